@@ -1,0 +1,1 @@
+"""What `python -m lanax` does, one file for each command. Holds no library code."""

@@ -1,0 +1,31 @@
+"""The exceptions that lanax raises: the class says which phase failed. Knows nothing of what failed."""
+
+from __future__ import annotations
+
+
+class LanaxError(Exception):
+    """Base of every exception of lanax's own."""
+
+
+class UnsupportedJaxError(LanaxError):
+    """The installed jax or jaxlib has an interface that lanax does not know."""
+
+
+class CompileError(LanaxError):
+    """LLVM refused a kernel, or could not link it."""
+
+
+class RegistrationError(LanaxError):
+    """Two rules for one primitive."""
+
+
+class LoweringError(LanaxError):
+    """A program reached the kernel compiler that it cannot lower."""
+
+
+class RuleError(LanaxError):
+    """A lowering rule broke its contract."""
+
+
+class PlanError(LanaxError, ValueError):
+    """A field of a `Plan` is out of range."""

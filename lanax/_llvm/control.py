@@ -1,0 +1,128 @@
+"""Branches and loops. Values that cross a block edge do so through phis; a varying bool crosses as a full-width
+integer where the target has no mask registers (measured: twice as fast as `<n x i1>` on AVX2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from llvmlite import ir
+
+from lanax._llvm import types as t
+from lanax._llvm.lanes import Lanes
+
+Values = list[ir.Value]
+
+
+class Control(Lanes):
+    """`Lanes` with masks, branches and loops. `mask_bits` is the width of a lane of a mask, None for real masks."""
+
+    def __init__(self, builder: ir.IRBuilder, lanes: int, mask_bits: int | None):
+        super().__init__(builder, lanes)
+        self.mask_bits = mask_bits
+
+    # -- masks ---------------------------------------------------------------------------------------------------
+    def to_mask(self, condition: ir.Value) -> ir.Value:
+        """i1 lanes as a mask: the form in which a bool crosses a block edge."""
+        if self.mask_bits is None or not isinstance(condition.type, ir.VectorType):
+            return condition
+        return self.ir.sext(condition, ir.VectorType(ir.IntType(self.mask_bits), condition.type.count))
+
+    def of_mask(self, mask: ir.Value) -> ir.Value:
+        """A mask as i1 lanes."""
+        if t.bit_width(mask.type) == 1:
+            return mask
+        return self.ir.icmp_signed("<", mask, self.like(mask, 0))
+
+    def any(self, mask: ir.Value) -> ir.Value:
+        """Whether any lane of a mask is on, as a scalar i1."""
+        bits = self.of_mask(mask)
+        if not isinstance(bits.type, ir.VectorType):
+            return bits
+        word = self.ir.bitcast(bits, ir.IntType(bits.type.count))
+        return self.ir.icmp_unsigned("!=", word, ir.Constant(word.type, 0))
+
+    def _pack(self, values: Values) -> tuple[Values, list[bool]]:
+        is_bool = [isinstance(v.type, ir.VectorType) and t.bit_width(v.type) == 1 for v in values]
+        return [self.to_mask(v) if b else v for v, b in zip(values, is_bool, strict=True)], is_bool
+
+    def _unpack(self, values: Values, is_bool: Sequence[bool]) -> Values:
+        return [self.of_mask(v) if b else v for v, b in zip(values, is_bool, strict=True)]
+
+    # -- blocks --------------------------------------------------------------------------------------------------
+    def phis(self, incoming: Sequence[tuple[ir.Block, Values]]) -> Values:
+        """One phi for each value at the head of the current block."""
+        out = []
+        for column in zip(*(values for _, values in incoming), strict=True):
+            phi = self.ir.phi(column[0].type)
+            for (block, _), value in zip(incoming, column, strict=True):
+                phi.add_incoming(value, block)
+            out.append(phi)
+        return out
+
+    def branch(self, condition: ir.Value, then: Callable[[], Values], otherwise: Callable[[], Values]) -> Values:
+        """The values of `then` where the scalar `condition` holds, else of `otherwise`; only one of them runs."""
+        yes, no, after = (self.ir.append_basic_block(n) for n in ("then", "else", "join"))
+        self.ir.cbranch(condition, yes, no)
+        incoming, is_bool = [], []
+        for block, side in ((yes, then), (no, otherwise)):
+            self.ir.position_at_end(block)
+            values, is_bool = self._pack(side())
+            incoming.append((self.ir.block, values))
+            self.ir.branch(after)
+        self.ir.position_at_end(after)
+        return self._unpack(self.phis(incoming), is_bool)
+
+    def switch(self, index: ir.Value, sides: Sequence[Callable[[], Values]]) -> Values:
+        """The values of `sides[index]`; the last side also serves every index that has none."""
+        blocks = [self.ir.append_basic_block(f"case{i}") for i in range(len(sides))]
+        after = self.ir.append_basic_block("join")
+        table = self.ir.switch(index, blocks[-1])
+        for i, block in enumerate(blocks[:-1]):
+            table.add_case(ir.Constant(index.type, i), block)
+        incoming, is_bool = [], []
+        for block, side in zip(blocks, sides, strict=True):
+            self.ir.position_at_end(block)
+            values, is_bool = self._pack(side())
+            incoming.append((self.ir.block, values))
+            self.ir.branch(after)
+        self.ir.position_at_end(after)
+        return self._unpack(self.phis(incoming), is_bool)
+
+    def loop(self, guard: ir.Value, initial: Values, body: Callable[[Values], tuple[Values, ir.Value]]) -> Values:
+        """A rotated loop: where `guard` holds, run `body`, and again while the scalar that it returns holds.
+
+        Gives the values of the last run, or `initial` where it never ran.
+        """
+        inside, after = self.ir.append_basic_block("loop"), self.ir.append_basic_block("done")
+        packed, is_bool = self._pack(initial)
+        before = self.ir.block
+        self.ir.cbranch(guard, inside, after)
+        self.ir.position_at_end(inside)
+        phis = [self.ir.phi(v.type) for v in packed]
+        values, again = body(self._unpack(phis, is_bool))
+        values, _ = self._pack(values)
+        latch = self.ir.block
+        self.ir.cbranch(again, inside, after)
+        for phi, first, last in zip(phis, packed, values, strict=True):
+            phi.add_incoming(first, before)
+            phi.add_incoming(last, latch)
+        self.ir.position_at_end(after)
+        return self._unpack(self.phis([(before, packed), (latch, values)]), is_bool)
+
+    def count(self, trips: int | ir.Value, initial: Values, body: Callable[[ir.Value, Values], Values]) -> Values:
+        """`body(i, values)` for i = 0, 1, ..., trips - 1 (i64)."""
+        if isinstance(trips, int):
+            if trips == 0:
+                return initial
+            trips = ir.Constant(t.I64, trips)
+            guard: ir.Value = ir.Constant(t.I1, 1)
+        else:
+            guard = self.ir.icmp_signed(">", trips, ir.Constant(t.I64, 0))
+
+        def step(values: Values) -> tuple[Values, ir.Value]:
+            i, *rest = values
+            new = body(i, rest)
+            following = self.ir.add(i, ir.Constant(t.I64, 1))
+            return [following, *new], self.ir.icmp_signed("<", following, trips)
+
+        return self.loop(guard, [ir.Constant(t.I64, 0), *initial], step)[1:]

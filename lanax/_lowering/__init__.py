@@ -1,0 +1,1 @@
+"""From a per-example jaxpr to LLVM IR: kernel -> rules -> jaxpr -> registry -> context -> emitter -> arrays."""

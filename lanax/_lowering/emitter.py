@@ -1,0 +1,232 @@
+"""What rules emit code with: lane operations, control flow, scratch memory and arrays. Knows no primitive."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from llvmlite import ir
+
+from lanax._llvm import types as t
+from lanax._llvm.control import Control
+from lanax._llvm.memory import Index, index_add, index_mul, index_sum, load, store
+from lanax._lowering.arrays import UNROLL, Array, Buffer, Elements, Lazy, Memory, index_varies, is_cheap
+
+_ALIGN = 64
+
+
+class Emitter(Control):
+    """Emits one kernel. Scratch is laid out while the kernel is built: `scratch_bytes` is what a thread must bring."""
+
+    def __init__(self, builder: ir.IRBuilder, lanes: int, mask_bits: int | None, scratch: ir.Value):
+        super().__init__(builder, lanes, mask_bits)
+        self.scratch = scratch
+        self.scratch_bytes = 0
+
+    # -- index arithmetic ----------------------------------------------------------------------------------------
+    def i64(self, value: int) -> ir.Constant:
+        return ir.Constant(t.I64, value)
+
+    def iadd(self, x: Index, y: Index) -> Index:
+        return index_add(self, x, y)
+
+    def imul(self, x: Index, y: Index) -> Index:
+        return index_mul(self, x, y)
+
+    def isub(self, x: Index, y: Index) -> Index:
+        """x - y, folded where both are known."""
+        if isinstance(x, int) and isinstance(y, int):
+            return x - y
+        if isinstance(y, int) and y == 0:
+            return x
+        return self.sub(x, y)
+
+    def idivmod(self, x: Index, n: int) -> tuple[Index, Index]:
+        """Quotient and remainder of an index that is not negative."""
+        if isinstance(x, int):
+            return divmod(x, n)
+        if n == 1:
+            return x, 0
+        q = self.ir.udiv(x, self.like(x, n))
+        return q, self.sub(x, self.mul(q, n))
+
+    def flat_index(self, index: Sequence[Index], shape: Sequence[int]) -> Index:
+        """Row-major position of an index."""
+        return index_sum(self, index, row_major(shape))
+
+    def split_index(self, flat: Index, shape: Sequence[int]) -> tuple[Index, ...]:
+        """The index at a row-major position."""
+        out: list[Index] = []
+        for n in reversed(shape[1:]):
+            flat, i = self.idivmod(flat, n)
+            out.append(i)
+        return tuple(reversed([*out, flat])) if shape else ()
+
+    # -- making arrays -------------------------------------------------------------------------------------------
+    def elements(self, values: Sequence[ir.Value] | np.ndarray, shape: Sequence[int], dtype: np.dtype) -> Elements:
+        """An unrolled array from its lane values in row-major order."""
+        box = np.empty(math.prod(shape), dtype=object)
+        for i, v in enumerate(np.asarray(values, dtype=object).flat if isinstance(values, np.ndarray) else values):
+            box[i] = v
+        return Elements(box.reshape(tuple(shape)), dtype, self._pick)
+
+    def scalar(self, value: ir.Value, dtype: np.dtype) -> Elements:
+        """A rank-0 array."""
+        return self.elements([value], (), dtype)
+
+    def constant(self, value: object, dtype: np.dtype) -> ir.Constant:
+        """A NumPy scalar as a uniform lane constant."""
+        kind = t.lane_type(dtype)
+        number = np.asarray(value, dtype=dtype)
+        return self.const(kind.lane, float(number) if t.is_float(kind.lane) else int(number))
+
+    def full(self, shape: Sequence[int], value: object, dtype: np.dtype) -> Array:
+        """An array of one constant."""
+        c = self.constant(value, dtype)
+        return self.settle(Lazy(tuple(shape), dtype, lambda *_: c, (), view=True))
+
+    def lazy(self, shape: Sequence[int], dtype: np.dtype, fn: Callable[..., ir.Value], operands: Sequence[Array],
+             view: bool = False, varying: bool | None = None) -> Array:
+        """The array whose element at an index is `fn(*index)`; unrolled at once where small."""
+        return self.settle(Lazy(tuple(shape), dtype, fn, operands, view, varying))
+
+    def view(self, x: Array, shape: Sequence[int], where: Callable[..., Sequence[Index]]) -> Array:
+        """The array whose element at an index is `x.at(*where(*index))`: reshapes, slices, transposes."""
+        size = math.prod(shape)
+        source = x if size <= UNROLL else self.indexable(x)
+        if size > source.size and not is_cheap(source):
+            source = self.stored(source)
+        return self.lazy(shape, x.dtype, lambda *i: source.at(*where(*i)), (source,), view=True)
+
+    def map(self, fn: Callable[..., ir.Value], dtype: np.dtype, *arrays: Array) -> Array:
+        """`fn` on the lane values of arrays; one of rank 0, and an axis of length 1, serves every element."""
+        shape = np.broadcast_shapes(*(a.shape for a in arrays))
+
+        def at(*index: Index) -> ir.Value:
+            return fn(*(a.at(*_within(a, index, shape)) for a in arrays))
+
+        return self.lazy(shape, dtype, at, arrays)
+
+    # -- forms of an array ---------------------------------------------------------------------------------------
+    def settle(self, x: Array) -> Array:
+        """A small array unrolled; a large one as it is."""
+        return self.unrolled(x) if x.small and isinstance(x, Lazy) else x
+
+    def unrolled(self, x: Array) -> Elements:
+        """The array as lane values, however it was given."""
+        if isinstance(x, Elements):
+            return x
+        return self.elements([x.at(*i) for i in np.ndindex(*x.shape)], x.shape, x.dtype)
+
+    def indexable(self, x: Array) -> Array:
+        """The array in memory, where an index known only at run time can read it."""
+        return self.stored(x) if isinstance(x, Elements) and x.size > 1 else x
+
+    def stored(self, x: Array) -> Memory:
+        """The array in memory; evaluated into fresh scratch where it is not there yet."""
+        if isinstance(x, Memory):
+            return x
+        out = self.allocate(x.shape, x.dtype, x.varying)
+        self.copy(x, out)
+        return out
+
+    def settled(self, x: Array) -> Array:
+        """The array in a form that may leave the region in which it was computed: unrolled, or in memory."""
+        return self.unrolled(x) if x.small else self.stored(x)
+
+    def copy(self, source: Array, out: Memory, mask: ir.Value | None = None) -> None:
+        """Evaluate every element of `source` into `out`; where a mask is given, only in its active lanes."""
+        if isinstance(source, Elements):  # a loop would have to index it
+            for index in np.ndindex(*out.shape):
+                self.put(out, index, source.at(*index), mask)
+            return
+        self.for_each(out.shape, lambda *i: self.put(out, i, source.at(*i), mask))
+
+    def put(self, out: Memory, index: tuple[Index, ...], value: ir.Value, mask: ir.Value | None = None) -> None:
+        """Write one element, in the active lanes only where a mask is given."""
+        if mask is not None and out.varying:
+            value = self.select(self.of_mask(mask), value, out.at(*index))
+        out.put(index, value)
+
+    # -- memory --------------------------------------------------------------------------------------------------
+    def allocate(self, shape: Sequence[int], dtype: np.dtype, varying: bool) -> Memory:
+        """Fresh scratch, `[element][lane]`; of a uniform array, one element for all lanes."""
+        kind = t.lane_type(np.dtype(dtype))
+        lanes = self.lanes if varying else 1
+        base = self.ir.gep(self.scratch, [self.i64(self.scratch_bytes)], source_etype=t.I8)
+        self.scratch_bytes += -(-math.prod(shape) * kind.itemsize * lanes // _ALIGN) * _ALIGN
+        strides = [s * lanes for s in row_major(shape)]
+        return self.memory(base, shape, dtype, strides, int(varying), 0, aligned=True, owned=True)
+
+    def memory(self, base: ir.Value, shape: Sequence[int], dtype: np.dtype, strides: Sequence[Index],
+               lane_stride: Index, offset: Index, aligned: bool = False, owned: bool = False) -> Memory:
+        """The array at `base`: element strides, lane stride and the offset of the first lane, in elements.
+
+        A lane stride of 0 means that all lanes share the elements.
+        """
+        kind = t.lane_type(np.dtype(dtype))
+        varying = not (isinstance(lane_stride, int) and lane_stride == 0)
+
+        def position(index: tuple[Index, ...]) -> Index:
+            return index_add(self, offset, index_sum(self, index, strides))
+
+        def read(index: tuple[Index, ...]) -> ir.Value:
+            return load(self, base, position(index), lane_stride, kind, aligned)
+
+        def write(index: tuple[Index, ...], value: ir.Value) -> None:
+            store(self, value, base, position(index), lane_stride, kind, aligned)
+
+        return Memory(tuple(shape), dtype, varying, Buffer(), read, write, owned)
+
+    def for_each(self, shape: Sequence[int], fn: Callable[..., None]) -> None:
+        """Call `fn(*index)` for every index of a shape, in row-major order: unrolled where it is small, else in loops."""
+        if math.prod(shape) <= LOOP_UNROLL:
+            for index in np.ndindex(*shape):
+                fn(*index)
+            return
+        head, *rest = shape
+        if head == 1:
+            self.for_each(rest, lambda *inner: fn(0, *inner))
+            return
+
+        def body(i: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            self.for_each(rest, lambda *inner: fn(i, *inner))
+            return []
+
+        self.count(head, [], body)
+
+    def _pick(self, x: Elements, index: tuple[Index, ...]) -> ir.Value:
+        """One element of an unrolled array at an index known only at run time."""
+        if x.size == 1:
+            return x.values.flat[0]
+        if not index_varies(index) or x.size > _SELECT_CHAIN:
+            return self.stored(x).at(*index)
+        flat = self.flat_index(index, x.shape)
+        assert isinstance(flat, ir.Value)
+        out = x.values.flat[0]
+        for i, value in enumerate(x.values.flat[1:], start=1):
+            out = self.select(self.eq(flat, i), value, out)
+        return out
+
+
+#: `for_each` runs up to this many elements without a loop.
+LOOP_UNROLL = 16
+#: Reading an unrolled array at a varying index: selects up to this size, memory above.
+_SELECT_CHAIN = 16
+
+
+def _within(x: Array, index: tuple[Index, ...], shape: tuple[int, ...]) -> tuple[Index, ...]:
+    """Where the element of `x` is that an index of the broadcast `shape` reads."""
+    if x.shape == shape:
+        return index
+    return tuple(0 if n == 1 else i for i, n in zip(index, x.shape, strict=True)) if x.shape else ()
+
+
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """Element strides of a dense array."""
+    strides, step = [], 1
+    for n in reversed(shape):
+        strides.append(step)
+        step *= n
+    return tuple(reversed(strides))

@@ -1,0 +1,300 @@
+"""`while`, `scan` and `cond` on lanes: a varying loop runs while any lane is active, a varying branch is skipped where
+no lane takes it, and uniform ones are plain loops and jumps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from llvmlite import ir
+
+from lanax._jax import scan_counts
+from lanax._llvm import types as t
+from lanax._lowering.arrays import UNROLL, Array, Elements, Memory
+from lanax._lowering.context import Context
+from lanax._lowering.keys import is_key, words_shape
+from lanax._lowering.registry import register
+
+
+class Carry:
+    """Loop-carried arrays as a flat list of lane values (small ones) and scratch memory (large ones)."""
+
+    def __init__(self, ctx: Context, initial: Sequence[Array], varying: Sequence[bool], dying: Sequence[bool]):
+        self.ctx, self.b = ctx, ctx.b
+        self.varying = varying
+        self.buffers: dict[int, Memory] = {}
+        self.initial: list[ir.Value] = []
+        self.shapes = [(x.shape, x.dtype) for x in initial]
+        for i, x in enumerate(initial):
+            if x.small:
+                flat = self.b.unrolled(x).values.flat
+                self.initial.extend(self.b.splat(v) if varying[i] else v for v in flat)
+            else:
+                self.buffers[i] = self._buffer(x, varying[i], dying[i], i)
+
+    def _buffer(self, x: Array, varying: bool, dying: bool, position: int) -> Memory:
+        """Memory for a large carry: the initial value's own where nothing else needs it."""
+        if (dying and isinstance(x, Memory) and x.owned and x.varying == varying
+                and not any(x.buffer in o.reads for o in self.ctx.live)
+                and all(x.buffer is not o.buffer for o in self.buffers.values())):
+            return x
+        out = self.b.allocate(x.shape, x.dtype, varying)
+        self.b.copy(x, out)
+        return out
+
+    def arrays(self, values: Sequence[ir.Value]) -> list[Array]:
+        """The carries inside the loop, given the present lane values."""
+        out: list[Array] = []
+        rest = iter(values)
+        for i, (shape, dtype) in enumerate(self.shapes):
+            if i in self.buffers:
+                out.append(self.buffers[i])
+            else:
+                size = math.prod(shape)
+                out.append(self.b.elements([next(rest) for _ in range(size)], shape, dtype))
+        return out
+
+    def advance(self, old: Sequence[Array], new: Sequence[Array], mask: ir.Value | None,
+                frozen_read: Sequence[bool]) -> list[ir.Value]:
+        """The lane values for the next trip; carries of inactive lanes stay where their frozen value is read."""
+        values: list[ir.Value] = []
+        staged: list[tuple[Memory, Array]] = []
+        for i, (before, after) in enumerate(zip(old, new, strict=True)):
+            if i in self.buffers:
+                if not (isinstance(after, Memory) and after.buffer is self.buffers[i].buffer):
+                    staged.append((self.buffers[i], self._aside(after)))
+                continue
+            for x, y in zip(self.b.unrolled(before).values.flat, self.b.unrolled(after).values.flat, strict=True):
+                y = self.b.splat(y) if self.varying[i] else y
+                keep = mask is not None and self.varying[i] and frozen_read[i]
+                values.append(self.b.select(self.b.of_mask(mask), y, x) if keep and mask is not None else y)
+        for buffer, source in staged:
+            self.b.copy(source, buffer, mask)
+        return values
+
+    def _aside(self, x: Array) -> Array:
+        """A new carry out of the way of the buffers that are about to be overwritten."""
+        overlaps = any(b.buffer in x.reads for b in self.buffers.values())
+        if not overlaps:
+            return x
+        out = self.b.allocate(x.shape, x.dtype, x.varying)
+        self.b.copy(x, out)
+        return out
+
+
+def _borrow(x: Array) -> Array:
+    """A value of the region outside, which the region inside may read but not overwrite."""
+    if isinstance(x, Memory):
+        return x.borrowed()
+    if isinstance(x, Elements):
+        x = Elements(x.values, x.dtype, x._pick)
+    return x
+
+
+def _outside(ctx: Context, values: Sequence[Array]) -> list[Array]:
+    """Values of the region outside, settled, as a region inside may read them."""
+    return [_borrow(ctx.b.settled(x)) for x in values]
+
+
+@register("while", keys=True)
+def _while_rule(ctx: Context, *args: Array, cond_nconsts: int, body_nconsts: int, cond_jaxpr: Any, body_jaxpr: Any,
+                **_: Any) -> list[Array]:
+    cond, body = ctx.inner
+    split = cond_nconsts + body_nconsts
+    cond_consts = _outside(ctx, args[:cond_nconsts])
+    body_consts = _outside(ctx, args[cond_nconsts:split])
+    initial = args[split:]
+    dying = [split + i in ctx.dying for i in range(len(initial))]
+    varying = body.of(body.jaxpr.invars[body_nconsts:])
+    carry = Carry(ctx, initial, varying, dying)
+    b = ctx.b
+
+    def active(values: list[ir.Value], mask: ir.Value | None) -> ir.Value:
+        """Which lanes go on: a mask where the predicate varies, else a scalar."""
+        (on,) = ctx.lower_inner(0, [*cond_consts, *carry.arrays(values)], mask)
+        on = on.at()
+        if not cond.varying_out[0]:
+            return on
+        on = b.to_mask(b.splat(on))
+        return on if mask is None else b.and_(on, mask)
+
+    if not cond.varying_out[0]:
+        def step(values: list[ir.Value]) -> tuple[list[ir.Value], ir.Value]:
+            old = carry.arrays(values)
+            new = ctx.lower_inner(1, [*body_consts, *old], ctx.mask)
+            values = carry.advance(old, new, None, ctx.used)
+            return values, active(values, ctx.mask)
+
+        return carry.arrays(b.loop(active(carry.initial, ctx.mask), carry.initial, step))
+
+    def masked_step(values: list[ir.Value]) -> tuple[list[ir.Value], ir.Value]:
+        *values, mask = values
+        old = carry.arrays(values)
+        new = ctx.lower_inner(1, [*body_consts, *old], mask)
+        values = carry.advance(old, new, mask, ctx.used)
+        mask = active(values, mask)
+        return [*values, mask], b.any(mask)
+
+    start = active(carry.initial, ctx.mask)
+    final = b.loop(b.any(start), [*carry.initial, start], masked_step)
+    return carry.arrays(final[:-1])
+
+
+@register("scan", keys=True)
+def _scan_rule(ctx: Context, *args: Array, length: int, reverse: bool, **params: Any) -> list[Array]:
+    b = ctx.b
+    (body,) = ctx.inner
+    num_consts, num_carry = scan_counts(params)
+    first_x = num_consts + num_carry
+    consts = _outside(ctx, args[:num_consts])
+    unroll = length * max(1, len(body.jaxpr.eqns)) <= _SCAN_UNROLL
+    xs = [_borrow(x) if unroll else _borrow(b.stored(x)) for x in args[first_x:]]
+    initial = args[num_consts:first_x]
+    dying = [num_consts + i in ctx.dying for i in range(num_carry)]
+    varying = body.of(body.jaxpr.invars[num_consts:first_x])
+    carry = Carry(ctx, initial, varying, dying)
+    ys = [b.allocate((length, *_physical(v.aval)), _word_dtype(v.aval), varies)
+          for v, varies in zip(body.jaxpr.outvars[num_carry:], body.varying_out[num_carry:], strict=True)]
+
+    def step(i: Any, values: list[ir.Value]) -> list[ir.Value]:
+        where = b.isub(length - 1, i) if reverse else i
+        old = carry.arrays(values)
+        items = [b.view(x, x.shape[1:], lambda *k, x=x: (where, *k)) for x in xs]
+        new = ctx.lower_inner(0, [*consts, *old, *items], ctx.mask)
+        for y, item in zip(ys, new[num_carry:], strict=True):
+            b.for_each(item.shape, lambda *k, y=y, item=item: y.put((where, *k), item.at(*k)))
+        return carry.advance(old, new[:num_carry], None, ctx.used)
+
+    if unroll:
+        values = carry.initial
+        for i in range(length):
+            values = step(i, values)
+    else:
+        values = b.count(length, carry.initial, step)
+    return [*carry.arrays(values), *(b.unrolled(y) if y.small else y for y in ys)]
+
+
+#: A scan of at most this many equations in all its trips is emitted without a loop.
+_SCAN_UNROLL = 128
+
+
+def _physical(aval: Any) -> tuple[int, ...]:
+    return (*aval.shape, *words_shape(aval)) if is_key(aval) else tuple(aval.shape)
+
+
+def _word_dtype(aval: Any) -> Any:
+    return "uint32" if is_key(aval) else aval.dtype
+
+
+@register("cond", keys=True)
+def _cond_rule(ctx: Context, index: Array, *args: Array, branches: Any, **_: Any) -> list[Array]:
+    b = ctx.b
+    operands = _outside(ctx, args)
+    which = index.at()
+    if isinstance(which, ir.Constant):
+        return ctx.lower_inner(min(max(int(which.constant), 0), len(branches) - 1), operands, ctx.mask)
+    results = _Results(ctx, [any(u.varying_out[k] for u in ctx.inner) or index.varying
+                             for k in range(len(ctx.avals_out))])
+    count = len(branches)
+    if not index.varying:
+        if len(branches) == 2 and t.bit_width(which.type) > 1:
+            which = b.ir.icmp_signed(">", which, b.like(which, 0))
+            sides = [lambda k=k: results.take(ctx.lower_inner(k, operands, ctx.mask), None, None) for k in (1, 0)]
+            return results.arrays(b.branch(which, *sides))
+        low, high = b.like(which, 0), b.like(which, count - 1)
+        which = b.select(b.lt(which, low), low, b.select(b.gt(which, high), high, which))
+        return results.arrays(b.switch(which, [
+            lambda k=k: results.take(ctx.lower_inner(k, operands, ctx.mask), None, None) for k in range(count)]))
+    return results.arrays(_varying_cond(ctx, which, operands, results))
+
+
+class _Results:
+    """What the sides of a branch give: lane values of small results, memory for large ones."""
+
+    def __init__(self, ctx: Context, varying: Sequence[bool]):
+        self.b = ctx.b
+        self.varying = varying
+        self.shapes = [(_physical(a), _word_dtype(a)) for a in ctx.avals_out]
+        self.memory: list[Memory | None] = []
+        for (shape, dtype), v in zip(self.shapes, varying, strict=True):
+            size = math.prod(shape)
+            self.memory.append(None if size <= UNROLL else self.b.allocate(shape, dtype, v))
+
+    def take(self, new: Sequence[Array], mask: ir.Value | None, old: Sequence[ir.Value] | None) -> list[ir.Value]:
+        """The lane values after one side has run for the lanes of `mask`."""
+        out: list[ir.Value] = []
+        previous = iter(old or ())
+        for memory, x, varies in zip(self.memory, new, self.varying, strict=True):
+            if memory is not None:
+                self.b.copy(x, memory, mask)
+                continue
+            for v in self.b.unrolled(x).values.flat:
+                v = self.b.splat(v) if varies else v
+                if old is not None and mask is not None:
+                    v = self.b.select(self.b.of_mask(mask), v, next(previous))
+                out.append(v)
+        return out
+
+    def arrays(self, values: Sequence[ir.Value]) -> list[Array]:
+        rest = iter(values)
+        out: list[Array] = []
+        for memory, (shape, dtype) in zip(self.memory, self.shapes, strict=True):
+            if memory is not None:
+                out.append(memory)
+                continue
+            size = math.prod(shape)
+            out.append(self.b.elements([next(rest) for _ in range(size)], shape, dtype))
+        return out
+
+
+def _varying_cond(ctx: Context, which: ir.Value, operands: list[Array], results: _Results) -> list[ir.Value]:
+    """Each side in turn for the lanes that take it; a side that no lane takes is jumped over, a cheap one is not."""
+    b = ctx.b
+    count = len(ctx.inner)
+    values: list[ir.Value] | None = None
+    for k in reversed(range(count)):
+        mask = b.to_mask(_takes(ctx, which, k, count))
+        if ctx.mask is not None:
+            mask = b.and_(mask, ctx.mask)
+        first = values is None
+        if _cheap(ctx.inner[k].jaxpr):
+            new = ctx.lower_inner(k, operands, mask)
+            values = results.take(new, None if first and not any(results.memory) else mask, values)
+            continue
+        if values is None:
+            values = _zeros(ctx, results)
+        values = b.branch(b.any(mask), lambda k=k, mask=mask, old=values: results.take(
+            ctx.lower_inner(k, operands, mask), mask, old), lambda old=values: old)
+    assert values is not None
+    return values
+
+
+def _takes(ctx: Context, which: ir.Value, k: int, count: int) -> ir.Value:
+    """i1 lanes: whether a lane takes side `k`; an index out of range is clamped."""
+    b = ctx.b
+    if t.bit_width(which.type) == 1:
+        return which if k else b.not_(which)
+    if k == 0:
+        return b.le(which, 0)
+    return b.ge(which, k) if k == count - 1 else b.eq(which, k)
+
+
+def _zeros(ctx: Context, results: _Results) -> list[ir.Value]:
+    b = ctx.b
+    out: list[ir.Value] = []
+    for memory, (shape, dtype) in zip(results.memory, results.shapes, strict=True):
+        if memory is None:
+            size = math.prod(shape)
+            out.extend([b.splat(b.constant(0, dtype))] * size)
+    return out
+
+
+#: A side of at most this many equations, none of them a loop or a branch, is computed by all lanes and selected.
+_CHEAP_SIDE = 8
+
+
+def _cheap(jaxpr: Any) -> bool:
+    dear = ("while", "scan", "cond", "dot_general", "pow", "sin", "cos", "tan", "exp", "log", "lgamma", "digamma", "erf_inv", "sort", "gather", "scatter")
+    return len(jaxpr.eqns) <= _CHEAP_SIDE and all(
+        e.primitive.name not in dear and all(v.aval.size <= 4 for v in e.outvars) for e in jaxpr.eqns)

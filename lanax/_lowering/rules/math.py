@@ -1,0 +1,50 @@
+"""Elementary and special functions: float32 and float64 by `lanax._math`, the 16-bit floats by way of float32."""
+
+from __future__ import annotations
+
+import importlib
+
+from lanax._lowering.rules.elementwise import Fn, elementwise
+
+#: Module of `lanax._math`, function, primitive, rough cost in vector instructions.
+_TABLE = (
+    ("exponential", "exp", "exp", 14),
+    ("exponential", "exp2", "exp2", 14),
+    ("exponential", "expm1", "expm1", 22),
+    ("exponential", "logistic", "logistic", 22),
+    ("logarithm", "log", "log", 20),
+    ("logarithm", "log1p", "log1p", 24),
+    ("power", "cbrt", "cbrt", 20),
+    ("power", "rsqrt", "rsqrt", 12),
+    ("hyperbolic", "sinh", "sinh", 26),
+    ("hyperbolic", "cosh", "cosh", 26),
+    ("hyperbolic", "tanh", "tanh", 26),
+    ("hyperbolic", "asinh", "asinh", 40),
+    ("hyperbolic", "acosh", "acosh", 40),
+    ("hyperbolic", "atanh", "atanh", 30),
+    ("trigonometric", "sin", "sin", 22),
+    ("trigonometric", "cos", "cos", 22),
+    ("trigonometric", "tan", "tan", 35),
+    ("inverse", "asin", "asin", 25),
+    ("inverse", "acos", "acos", 25),
+    ("inverse", "atan", "atan", 25),
+    ("inverse", "atan2", "atan2", 40),
+    ("error", "erf", "erf", 40),
+    ("error", "erfc", "erfc", 50),
+    ("error", "erf_inv", "erf_inv", 50),
+    ("gamma", "lgamma", "lgamma", 80),
+    ("gamma", "digamma", "digamma", 80),
+)
+
+
+def _register(module: str, function: str, primitive: str, cost: float) -> None:
+    import importlib.util as u  # TEMP
+    if u.find_spec(f"lanax._math.{module}") is None: return  # TEMP
+    if not hasattr(importlib.import_module(f"lanax._math.{module}"), function): return  # TEMP
+    fn: Fn = getattr(importlib.import_module(f"lanax._math.{module}"), function)
+    elementwise(primitive, lambda b, dtype, *x: fn(b, *b.join(*x)), cost)
+
+
+for _row in _TABLE:
+    _register(*_row)
+elementwise("sqrt", lambda b, dtype, x: b.sqrt(x), 6)

@@ -1,0 +1,168 @@
+"""The named stages from a per-example program to parts that can run, in order. Knows no batch and no JAX transformation."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from lanax import _jax
+from lanax._checks import Check, extract_checks
+from lanax._jax import Jaxpr, JaxprEqn
+from lanax._lowering.coverage import has_rule, why_not
+from lanax._lowering.kernel import KERNEL, KernelSource, Operand, build_kernel
+from lanax._lowering.registry import COMPOSITIONS, RULES
+from lanax._partition import LANES, Partition, miss_reason, partition
+from lanax._plan import KernelPlan, Plan
+from lanax._planner import plan_kernel
+from lanax._program import Program
+from lanax._runtime.ffi import Descriptor, register
+from lanax._runtime.jit import Compiled, compile_module
+from lanax._target import host
+from lanax._trace import expand
+from lanax._uniformity import Uniformity, analyse
+
+#: Bytes of one array of one example above which it is not kept in lanes.
+_ARRAY_LIMIT = 1 << 20
+
+Axes = tuple["int | None", ...]
+
+
+@dataclasses.dataclass
+class Stages:
+    """A program on its way: each stage is made when it is first asked for.
+
+    Attributes:
+      program: what the user wrote, traced for one example.
+      in_axes: where each input has the batch axis; None: it is unmapped.
+      out_axes: where a varying result has the batch axis.
+      plan: what the user asked for.
+    """
+
+    program: Program
+    in_axes: Axes
+    out_axes: tuple[int, ...]
+    plan: Plan
+
+    @functools.cached_property
+    def _expanded(self) -> tuple[Any, list[Check]]:
+        closed = _jax.make_closed(self.program.jaxpr)
+        return extract_checks(expand(closed, has_rule, COMPOSITIONS))
+
+    @functools.cached_property
+    def expanded(self) -> Jaxpr:
+        """Calls inlined, compositions replaced, checks taken out; its constants are its first inputs."""
+        jaxpr, _ = _jax.open_and_consts(self._expanded[0])
+        return _jax.make_open([*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns, jaxpr)
+
+    @property
+    def consts(self) -> Sequence[Any]:
+        """Constants that compositions brought in."""
+        return _jax.open_and_consts(self._expanded[0])[1]
+
+    @property
+    def checks(self) -> list[Check]:
+        """Run-time checks that are run once after the kernels."""
+        return self._expanded[1]
+
+    @functools.cached_property
+    def uniformity(self) -> Uniformity:
+        """Which values vary over the batch."""
+        return analyse(self.expanded, [False] * len(self.consts) + [axis is not None for axis in self.in_axes])
+
+    @functools.cached_property
+    def partition(self) -> Partition:
+        """Which equation takes which route."""
+        return partition(self.uniformity, lambda e: miss_reason(e, why_not, _ARRAY_LIMIT), self.plan.route or "auto")
+
+    def kernel(self, index: int, in_axes: Axes, out_axes: tuple[int, ...]) -> Kernel:
+        """The kernel of part `index`, for inputs and results that have the batch axis there."""
+        key = (index, in_axes, out_axes)
+        if key not in self._kernels:
+            self._kernels[key] = Kernel(self.partition.parts[index].jaxpr, in_axes, out_axes, self.plan)
+        return self._kernels[key]
+
+    @functools.cached_property
+    def _kernels(self) -> dict[Any, Kernel]:
+        return {}
+
+
+@dataclasses.dataclass
+class Kernel:
+    """One kernel part: plan, LLVM text, machine code, name under which XLA calls it."""
+
+    jaxpr: Jaxpr
+    in_axes: Axes
+    out_axes: tuple[int, ...]
+    user_plan: Plan
+
+    @functools.cached_property
+    def uniformity(self) -> Uniformity:
+        return analyse(self.jaxpr, [axis is not None for axis in self.in_axes])
+
+    @functools.cached_property
+    def plan(self) -> KernelPlan:
+        return plan_kernel(self.uniformity, self.user_plan, host(), equation_cost)
+
+    @functools.cached_property
+    def source(self) -> KernelSource:
+        return build_kernel(self.uniformity, self.in_axes, self.out_axes, host(), self.plan.lanes, self.plan.mask_bits)
+
+    @functools.cached_property
+    def compiled(self) -> Compiled:
+        return _compile(self.source.text)
+
+    @property
+    def descriptor(self) -> Descriptor:
+        plan = self.plan
+        arg = next(i for i, axis in enumerate(self.in_axes) if axis is not None)
+        return Descriptor(args=len(self.in_axes), rets=len(self.out_axes), axis_arg=arg, axis_dim=self.in_axes[arg],
+                          lanes=plan.lanes, scratch=self.source.scratch_bytes, chunk=plan.chunk, threads=plan.threads,
+                          grain=plan.grain)
+
+    @functools.cached_property
+    def target_name(self) -> str:
+        """Compile and register the kernel; the name is made of what it does, so that equal kernels are one."""
+        descriptor = self.descriptor
+        digest = hashlib.sha256(f"{self.source.text}{descriptor}{host()}".encode()).hexdigest()
+        name = f"lanax_{digest[:32]}"
+        with _lock:
+            if name not in _registered:
+                register(name, self.compiled.address(KERNEL), descriptor, self.compiled)
+                _registered.add(name)
+        return name
+
+    def operands(self) -> tuple[list[Operand], list[Operand]]:
+        """Inputs and outputs as they lie in memory."""
+        return ([Operand.of(v.aval, a) for v, a in zip(self.jaxpr.invars, self.in_axes, strict=True)],
+                [Operand.of(v.aval, a) for v, a in zip(self.jaxpr.outvars, self.out_axes, strict=True)])
+
+
+_lock = threading.RLock()
+_registered: set[str] = set()
+
+
+@functools.lru_cache(maxsize=256)
+def _compile(text: str) -> Compiled:
+    return compile_module(text, host())
+
+
+@functools.lru_cache(maxsize=1024)
+def stages(program: Program, in_axes: Axes, out_axes: tuple[int, ...], plan: Plan) -> Stages:
+    """The stages of a program; the same object for an equal program."""
+    return Stages(program, in_axes, out_axes, plan)
+
+
+def equation_cost(eqn: JaxprEqn) -> float:
+    """Vector instructions of an equation for one step, roughly."""
+    entry = RULES.get(eqn.primitive.name)
+    size = max((v.aval.size for v in eqn.outvars if hasattr(v.aval, "size")), default=1)
+    return (entry.cost if entry else 1.0) * size
+
+
+#: The stages that `as_text` shows, in order.
+STAGE_NAMES = ("jaxpr", "uniformity", "plan", "llvm", "optimised", "asm")
+LANES_ROUTE = LANES

@@ -1,0 +1,101 @@
+"""Chooses lanes, threads and grain for a kernel: from the target, the dtypes and the costs of its jaxpr."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from lanax._jax import Jaxpr, JaxprEqn
+from lanax._plan import KernelPlan, Plan
+from lanax._surgery import inner_jaxprs
+from lanax._target import Target
+from lanax._uniformity import Uniformity
+
+#: Trips that a loop with an unknown end is taken to make.
+_ASSUMED_TRIPS = 16
+#: Cycles of work that make it worth waking another thread.
+_THREAD_CYCLES = 30_000
+
+Cost = Callable[[JaxprEqn], float]
+
+
+def plan_kernel(found: Uniformity, plan: Plan, target: Target, cost: Cost) -> KernelPlan:
+    """The choices for one kernel; what the user's `plan` gives is taken as it is."""
+    ruling = _ruling_dtype(found)
+    bits = 8 * ruling.itemsize
+    native = target.native_lanes(bits)
+    if plan.route == "serial":
+        vectors, lanes, reason = 1, 1, "route='serial': one example at a time"
+    elif plan.lanes is not None:
+        lanes = plan.lanes
+        vectors, reason = max(1, lanes // native), "given by the plan"
+    else:
+        vectors, reason = _vectors_in_flight(found, target)
+        lanes = native * vectors
+    work = example_cost(found.jaxpr, cost) / max(1, native if lanes > 1 else 1)
+    return KernelPlan(
+        lanes=lanes, native_lanes=native, vectors=vectors, ruling=ruling.name, mask_bits=max(32, bits),
+        threads=plan.threads or 0, chunk=plan.chunk or 0, grain=max(lanes, math.ceil(_THREAD_CYCLES / max(work, 0.25))),
+        reason=reason)
+
+
+def _walk(found: Uniformity, weight: float = 1.0) -> Iterator[tuple[JaxprEqn, Uniformity, float]]:
+    """Every equation with the analysis around it and how often it runs, roughly."""
+    for i, eqn in enumerate(found.jaxpr.eqns):
+        yield eqn, found, weight
+        deeper = weight * (_ASSUMED_TRIPS if eqn.primitive.name in ("while", "scan") else 1)
+        for inner in found.inner.get(i, ()):
+            yield from _walk(inner, deeper)
+
+
+def _ruling_dtype(found: Uniformity) -> np.dtype:
+    """The dtype of most varying results, each counted as often as it is computed: floats before integers."""
+    weights: dict[np.dtype, float] = {}
+    for eqn, around, weight in _walk(found):
+        for v in eqn.outvars:
+            dtype = getattr(v.aval, "dtype", None)
+            if around.varying.get(v) and isinstance(dtype, np.dtype) and dtype.itemsize in (4, 8):
+                weights[dtype] = weights.get(dtype, 0.0) + weight * v.aval.size
+    floats = {d: w for d, w in weights.items() if d.kind == "f"}
+    choice = max((floats or weights).items(), key=lambda item: item[1], default=(np.dtype(np.float32), 0.0))[0]
+    return choice
+
+
+def _vectors_in_flight(found: Uniformity, target: Target) -> tuple[int, str]:
+    """Registers in flight for one value: two hide the latency of a dependent chain, unless the loop's values would no
+    longer fit the registers."""
+    carried = _values_in_hottest_loop(found)
+    if carried == 0:
+        return 2, "straight-line code: two vectors in flight hide latency"
+    if carried > 2 * target.registers:
+        return 1, f"{carried} values live in the innermost loop fill {target.registers} registers with one vector"
+    return 2, f"{carried} values live in the innermost loop: two vectors in flight hide latency"
+
+
+def _values_in_hottest_loop(found: Uniformity) -> int:
+    """Varying scalars that the innermost loop carries or reads."""
+    deepest, values = 0.0, 0
+    for eqn, around, weight in _walk(found):
+        if eqn.primitive.name not in ("while", "scan"):
+            continue
+        count = sum(min(v.aval.size, 64) for v, varies in zip(eqn.invars, around.of(eqn.invars), strict=True)
+                    if varies and hasattr(v.aval, "size"))
+        if weight >= deepest:
+            deepest, values = weight, max(values, count) if weight == deepest else count
+    return values
+
+
+def example_cost(jaxpr: Jaxpr, cost: Cost) -> float:
+    """Vector instructions for one step, roughly; loops with an unknown end are taken to make 16 trips."""
+    total = 0.0
+    for eqn in jaxpr.eqns:
+        inner = [example_cost(j, cost) for j in inner_jaxprs(eqn)]
+        if eqn.primitive.name == "scan":
+            total += eqn.params["length"] * sum(inner)
+        elif eqn.primitive.name == "while":
+            total += _ASSUMED_TRIPS * sum(inner)
+        else:
+            total += sum(inner) + cost(eqn)
+    return total

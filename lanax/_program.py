@@ -1,0 +1,140 @@
+"""Per-example programs that compare by what they compute, so that a program traced anew finds what was compiled."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import numpy as np
+
+from lanax._jax import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var, open_and_consts
+
+#: Parameters that say how to differentiate, not what to compute; made anew by each trace.
+_DERIVATIVE_RULES = frozenset({"jvp_jaxpr_fun", "jvp_jaxpr_thunk", "fwd_jaxpr_thunk", "fwd", "bwd", "jvp", "transpose",
+                               "fwd_in_tree", "bwd_in_tree", "prevent_cse", "policy", "ctx_mesh", "debug_info"})
+
+
+class Program:
+    """A per-example jaxpr without constants. Equal and of one hash where the same is computed.
+
+    Attributes:
+      jaxpr: the jaxpr as it was traced: differentiable, calls not inlined.
+      name: the user's function, for messages.
+    """
+
+    def __init__(self, jaxpr: Jaxpr, name: str):
+        self.jaxpr = jaxpr
+        self.name = name
+        self._key = jaxpr_key(jaxpr)
+        self._hash = hash(self._key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Program) and self._hash == other._hash and self._key == other._key
+
+    def __repr__(self) -> str:
+        return f"Program({self.name}: {len(self.jaxpr.eqns)} equations)"
+
+
+class _Same:
+    """Compares by identity, and keeps its object alive."""
+
+    def __init__(self, obj: object):
+        self.obj = obj
+
+    def __hash__(self) -> int:
+        return id(self.obj)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.obj is other.obj
+
+
+class _Key:
+    """The key of an inner jaxpr, hashed once."""
+
+    def __init__(self, parts: tuple[Hashable, ...]):
+        self.parts = parts
+        self._hash = hash(parts)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, _Key) and self._hash == other._hash and self.parts == other.parts)
+
+
+_known: dict[int, tuple[weakref.ref[Any], _Key]] = {}
+
+
+def jaxpr_key(jaxpr: Any) -> _Key:
+    """What a jaxpr computes, as a value that can be compared; variables by the order in which they are bound."""
+    found = _known.get(id(jaxpr))
+    if found is not None and found[0]() is jaxpr:
+        return found[1]
+    key = _Key(_parts(jaxpr))
+    try:
+        _known[id(jaxpr)] = (weakref.ref(jaxpr, lambda _, i=id(jaxpr): _known.pop(i, None)), key)
+    except TypeError:
+        pass  # not every version lets jaxprs be referred to weakly; then the key is made again
+    return key
+
+
+def _parts(jaxpr: Any) -> tuple[Hashable, ...]:
+    inner, consts = open_and_consts(jaxpr)
+    numbers: dict[Var, int] = {}
+
+    def bind(v: Var) -> Hashable:
+        if isinstance(v, DropVar):
+            return _aval_key(v.aval)
+        numbers[v] = len(numbers)
+        return _aval_key(v.aval)
+
+    def read(v: Any) -> Hashable:
+        if isinstance(v, Literal):
+            value = np.asarray(v.val) if not hasattr(v.val, "dtype") or np.ndim(v.val) == 0 else v.val
+            return ("literal", _aval_key(v.aval), value.tobytes() if isinstance(value, np.ndarray) else _Same(value))
+        return numbers[v]
+
+    head = tuple(bind(v) for v in (*inner.constvars, *inner.invars))
+    body = tuple((_eqn_key(e), tuple(map(read, e.invars)), tuple(map(bind, e.outvars))) for e in inner.eqns)
+    return (head, body, tuple(map(read, inner.outvars)), tuple(_const_key(c) for c in consts))
+
+
+def _aval_key(aval: Any) -> Hashable:
+    shape = getattr(aval, "shape", None)
+    if shape is None:
+        return aval
+    return (tuple(shape), str(aval.dtype), bool(getattr(aval, "weak_type", False)))
+
+
+def _const_key(value: Any) -> Hashable:
+    if isinstance(value, np.ndarray) and value.size <= 1024:
+        return (value.shape, value.dtype.str, value.tobytes())
+    return _Same(value)
+
+
+def _eqn_key(eqn: JaxprEqn) -> Hashable:
+    return (eqn.primitive.name, _Same(eqn.primitive), _params_key(eqn.params))
+
+
+def _params_key(params: Mapping[str, Any]) -> Hashable:
+    return tuple((k, _value_key(v)) for k, v in sorted(params.items()) if k not in _DERIVATIVE_RULES)
+
+
+def _value_key(value: Any) -> Hashable:
+    if isinstance(value, (Jaxpr, ClosedJaxpr)):
+        return jaxpr_key(value)
+    if isinstance(value, (tuple, list)) and type(value) in (tuple, list):
+        return tuple(map(_value_key, value))
+    if isinstance(value, dict):
+        return tuple((k, _value_key(v)) for k, v in value.items())
+    if isinstance(value, (np.ndarray, np.generic)):
+        return _const_key(np.asarray(value))
+    try:
+        hash(value)
+    except TypeError:
+        return _Same(value)
+    return (type(value), value)

@@ -1,0 +1,77 @@
+"""What the machine can do: its instruction set and how wide its registers are. Knows nothing of JAX or of kernels."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import platform
+
+import llvmlite.binding as llvm
+
+#: Width in bits that decides the lanes of a kernel where a program has no 32- or 64-bit values.
+DEFAULT_BITS = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """One instruction set of one processor, as LLVM names it.
+
+    Attributes:
+      triple, cpu, features: LLVM's words for the machine.
+      register_bits: width of one SIMD register.
+      registers: number of SIMD registers.
+      mask_registers: True where comparisons give real mask registers (AVX-512), so that a mask is best kept as
+        `<lanes x i1>`; elsewhere masks are full-width integers.
+      cores: cores that this process may use.
+    """
+
+    triple: str
+    cpu: str
+    features: str
+    register_bits: int
+    registers: int
+    mask_registers: bool
+    cores: int
+
+    @property
+    def instruction_set(self) -> str:
+        """Short name of the widest SIMD extension in use."""
+        has = self.features.split(",")
+        for flag, name in (("+avx512f", "AVX-512"), ("+avx2", "AVX2"), ("+avx", "AVX"), ("+sse2", "SSE2"),
+                           ("+neon", "NEON")):
+            if flag in has:
+                return name
+        return "scalar"
+
+    def native_lanes(self, bits: int) -> int:
+        """Lanes of one register for values of `bits` bits."""
+        return max(1, self.register_bits // bits)
+
+    def machine(self) -> llvm.TargetMachine:
+        """A new LLVM target machine for this target."""
+        return llvm.Target.from_triple(self.triple).create_target_machine(
+            cpu=self.cpu, features=self.features, opt=2, reloc="pic", codemodel="default", jit=True
+        )
+
+
+@functools.cache
+def host() -> Target:
+    """The target of the processor that this process runs on."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    flags = llvm.get_host_cpu_features()
+    features = ",".join(("+" if on else "-") + name for name, on in sorted(flags.items()))
+    wide = flags.get("avx512f", False) and flags.get("avx512vl", False) and flags.get("avx512dq", False)
+    bits = 512 if wide else 256 if flags.get("avx2") else 128
+    if platform.machine() in ("x86_64", "AMD64") and wide:
+        features += ",-prefer-256-bit"
+    return Target(
+        triple=llvm.get_process_triple(),
+        cpu=llvm.get_host_cpu_name(),
+        features=features,
+        register_bits=bits,
+        registers=32 if wide or "aarch64" in llvm.get_process_triple() else 16,
+        mask_registers=wide,
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+    )

@@ -1,0 +1,71 @@
+"""Equinox's `unvmap_any`, `unvmap_all` and `unvmap_max`: when the reduction over one example will do.
+
+Under `jax.vmap` they reduce over the batch as well. The libraries that use them (Equinox's loops and `error_if`,
+Diffrax, Lineax, Optimistix) do so to choose between ways to the same result: whether a loop goes on, which it does
+with finished examples frozen; whether a step that only some examples need, but that harms none, is taken; whether
+anything is to be raised. There the reduction over one example gives what the function gives for that example alone,
+which is what `jax.vmap` promises, and no example waits for another. Where the reduced value itself can be seen in the
+results, only the reduction over the batch is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lanax._jax import Atom, Jaxpr, JaxprEqn, Literal
+from lanax._surgery import Cond, Scan, While, inner_jaxprs, is_left_whole
+
+PRIMITIVES = frozenset({"unvmap_all", "unvmap_any", "unvmap_max"})
+
+#: What a callback gives is never batch-wide data: those that get such values raise or print.
+_CALLBACKS = frozenset({"pure_callback", "io_callback", "debug_callback"})
+
+
+def is_used(jaxpr: Jaxpr) -> bool:
+    """True where one of the primitives occurs, at any depth."""
+    return any(eqn.primitive.name in PRIMITIVES or any(map(is_used, inner_jaxprs(eqn))) for eqn in jaxpr.eqns)
+
+
+def reaches_output(jaxpr: Jaxpr) -> bool:
+    """True where a result is computed from a batch-wide reduction, other than by choosing a branch with it."""
+    return any(_reached(jaxpr, [False] * len(jaxpr.invars)))
+
+
+def _reached(jaxpr: Jaxpr, inputs: Sequence[bool]) -> list[bool]:
+    """Which results carry batch-wide data, given which inputs do."""
+    carrying = {var for var, b in zip(jaxpr.invars, inputs, strict=True) if b}
+
+    def reads(atoms: Sequence[Atom]) -> list[bool]:
+        return [not isinstance(atom, Literal) and atom in carrying for atom in atoms]
+
+    for eqn in jaxpr.eqns:
+        carrying.update(v for v, b in zip(eqn.outvars, _outputs(eqn, reads(eqn.invars)), strict=True) if b)
+    return reads(jaxpr.outvars)
+
+
+def _outputs(eqn: JaxprEqn, inputs: list[bool]) -> list[bool]:
+    name, everything = eqn.primitive.name, [True] * len(eqn.outvars)
+    if name in PRIMITIVES:
+        return everything
+    if name in _CALLBACKS:
+        return [False] * len(eqn.outvars)
+    if name == "select_n":
+        return [any(inputs[1:])]
+    if is_left_whole(eqn):
+        return everything if any(inputs) else [False] * len(eqn.outvars)
+    if name == "cond":
+        return [any(bs) for bs in zip(*(_reached(b, inputs[1:]) for b in Cond.of(eqn).branches), strict=True)]
+    loop = While.of(eqn) if name == "while" else Scan.of(eqn)
+    skipped = len(loop.cond_consts) if isinstance(loop, While) else 0
+    num_consts = len(loop.body_consts if isinstance(loop, While) else loop.consts)
+    return _loop(loop.body, inputs[skipped:], num_consts, len(loop.init))
+
+
+def _loop(body: Jaxpr, inputs: list[bool], num_consts: int, num_carry: int) -> list[bool]:
+    end = num_consts + num_carry
+    while True:
+        outputs = _reached(body, inputs)
+        carry = [a or b for a, b in zip(inputs[num_consts:end], outputs[:num_carry], strict=True)]
+        if carry == inputs[num_consts:end]:
+            return [*carry, *outputs[num_carry:]]
+        inputs = [*inputs[:num_consts], *carry, *inputs[end:]]

@@ -1,0 +1,64 @@
+"""What several tests share: run one kernel without XLA, loop over examples, compare."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from lanax import _jax, _trace, _uniformity
+from lanax._lowering.coverage import has_rule
+from lanax._lowering.kernel import KERNEL, Operand, build_kernel
+from lanax._lowering.registry import COMPOSITIONS
+from lanax._runtime.jit import compile_module
+from lanax._target import host
+
+_SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
+
+
+def mask_bits_of(jaxpr: Any) -> int:
+    """64 where a float64 is computed with, else 32."""
+    wide = any(getattr(v.aval, "dtype", None) == np.float64 for e in jaxpr.eqns for v in (*e.invars, *e.outvars))
+    return 64 if wide else 32
+
+
+def run_kernel(fun: Callable[..., Any], args: Sequence[Any], in_axes: Any = 0, lanes: int = 8) -> list[np.ndarray]:
+    """Run the kernel of the per-example `fun` on whole batches; gives its flat results, batch axis first.
+
+    Uniform results are splat. `in_axes` is an int for all arguments or one int or None for each.
+    """
+    args = [np.asarray(a) for a in args]
+    axes = [in_axes] * len(args) if isinstance(in_axes, int) else list(in_axes)
+    avals = [jax.core.ShapedArray(a.shape if ax is None else np.delete(a.shape, ax), a.dtype)
+             for a, ax in zip(args, axes, strict=True)]
+    closed = _jax.trace(lambda *a: jax.tree.leaves(fun(*a)), avals)
+    expanded = _trace.expand(closed, has_rule, COMPOSITIONS)
+    jaxpr, consts = _jax.open_and_consts(expanded)
+    if consts:
+        jaxpr = _jax.make_open([*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns, jaxpr)
+        args, axes = [*map(np.asarray, consts), *args], [*[None] * len(consts), *axes]
+    found = _uniformity.analyse(jaxpr, [ax is not None for ax in axes])
+    source = build_kernel(found, axes, [0] * len(jaxpr.outvars), host(), lanes, mask_bits_of(jaxpr))
+    compiled = compile_module(source.text, host())
+    kernel = _SIGNATURE(compiled.address(KERNEL))
+    size = next(a.shape[ax] for a, ax in zip(args, axes, strict=True) if ax is not None)
+    buffers = [np.ascontiguousarray(a) for a in args]
+    operands = [Operand.of(v.aval, 0) for v in jaxpr.outvars]
+    outputs = [np.zeros((size, *op.shape), op.dtype) for op in operands]
+    pointers = (ctypes.c_void_p * (len(buffers) + len(outputs)))(*[a.ctypes.data for a in [*buffers, *outputs]])
+    scratch = np.zeros(source.scratch_bytes + 64, np.uint8)
+    kernel(ctypes.addressof(pointers), 0, size, size, -(-scratch.ctypes.data // 64) * 64)
+    return outputs
+
+
+def loop(fun: Callable[..., Any], args: Sequence[Any], in_axes: Any = 0) -> list[np.ndarray]:
+    """The truth: `fun` on each example in a Python loop; flat results, batch axis first."""
+    axes = [in_axes] * len(args) if isinstance(in_axes, int) else list(in_axes)
+    size = next(np.shape(a)[ax] for a, ax in zip(args, axes, strict=True) if ax is not None)
+    one = jax.jit(lambda *a: jax.tree.leaves(fun(*a)))
+    rows = [one(*(a if ax is None else np.take(a, i, ax) for a, ax in zip(args, axes, strict=True)))
+            for i in range(size)]
+    return [np.stack([np.asarray(row[k]) for row in rows]) for k in range(len(rows[0]))]

@@ -1,0 +1,126 @@
+"""Compiles a lane function into a loop over numpy arrays, flushing subnormals as kernels do. Knows no JAX."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from collections.abc import Callable
+
+import llvmlite.binding as llvm
+import numpy as np
+from llvmlite import ir
+
+from lanax import _target
+from lanax._llvm import types as t
+from lanax._llvm.lanes import Lanes
+
+LaneFunction = Callable[..., ir.Value]
+_FLUSH = 0x9FC0  # MXCSR: flush to zero, denormals are zero, all exceptions masked
+_X86 = platform.machine() in ("x86_64", "AMD64")
+
+
+def _set_mxcsr(b: Lanes, slot: ir.Value) -> None:
+    module = b.ir.module
+    name = "llvm.x86.sse.ldmxcsr"
+    function = module.globals.get(name) or ir.Function(module, ir.FunctionType(t.VOID, [t.PTR]), name)
+    b.ir.call(function, [slot])
+
+
+def _flush_subnormals(b: Lanes) -> Callable[[], None]:
+    """Switches subnormals off; the result restores what was. Does nothing where the processor is not an x86."""
+    if not _X86:
+        return lambda: None
+    saved, slot = b.ir.alloca(t.I32), b.ir.alloca(t.I32)
+    store = ir.Function(b.ir.module, ir.FunctionType(t.VOID, [t.PTR]), "llvm.x86.sse.stmxcsr")
+    b.ir.call(store, [saved])
+    b.ir.store(ir.Constant(t.I32, _FLUSH), slot)
+    _set_mxcsr(b, slot)
+    return lambda: _set_mxcsr(b, saved)
+
+
+def _loop_body(b: Lanes, function: LaneFunction, pointers: list[ir.Value], offset: ir.Value, kind: ir.Type) -> None:
+    type_ = ir.VectorType(kind, b.lanes) if b.lanes > 1 else kind
+    align = t.bit_width(kind) // 8
+    at = [b.ir.gep(p, [offset], source_etype=kind) for p in pointers]
+    values = [b.ir.load(p, align=align, typ=type_) for p in at[1:]]
+    b.ir.store(b.splat(function(b, *values)), at[0], align=align)
+
+
+def build_module(function: LaneFunction, dtype: np.dtype, lanes: int, arity: int, wrap: int = 0) -> ir.Module:
+    """`void run(out, in..., steps)`: `steps` times `lanes` values; from the first again after each `wrap` steps."""
+    kind = t.lane_type(np.dtype(dtype)).lane
+    module = ir.Module()
+    main = ir.Function(module, ir.FunctionType(t.VOID, [t.PTR] * (arity + 1) + [t.I64]), "run")
+    for argument in main.args[:-1]:
+        argument.add_attribute("noalias")
+    entry, loop, done = (main.append_basic_block(name) for name in ("entry", "loop", "done"))
+    b = Lanes(ir.IRBuilder(entry), lanes)
+    restore = _flush_subnormals(b)
+    b.ir.branch(loop)
+    b.ir.position_at_end(loop)
+    step = b.ir.phi(t.I64)
+    step.add_incoming(ir.Constant(t.I64, 0), entry)
+    offset = b.mul(b.and_(step, wrap - 1) if wrap else step, lanes)
+    _loop_body(b, function, main.args[:-1], offset, kind)
+    after = b.add(step, 1)
+    step.add_incoming(after, loop)
+    b.ir.cbranch(b.lt(after, main.args[-1]), loop, done)
+    b.ir.position_at_end(done)
+    restore()
+    b.ir.ret_void()
+    return module
+
+
+def compile_module(module: ir.Module) -> tuple[llvm.ExecutionEngine, str]:
+    """The engine that owns the machine code of `module`, and its assembly."""
+    target = _target.host()
+    machine = target.machine()
+    parsed = llvm.parse_assembly(str(module))
+    parsed.verify()
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(parsed, builder)
+    assembly = machine.emit_assembly(parsed)
+    engine = llvm.create_mcjit_compiler(parsed, machine)
+    engine.finalize_object()
+    return engine, assembly
+
+
+class Compiled:
+    """A lane function over arrays of one dtype: `Compiled(f, "float32", lanes=8)(x)`."""
+
+    def __init__(self, function: LaneFunction, dtype: object, lanes: int = 1, arity: int = 1, wrap: int = 0):
+        self.dtype = np.dtype(dtype)  # type: ignore[arg-type]
+        self.lanes = lanes
+        module = build_module(function, self.dtype, lanes, arity, wrap)
+        self._engine, self.assembly = compile_module(module)
+        prototype = ctypes.CFUNCTYPE(None, *([ctypes.c_void_p] * (arity + 1)), ctypes.c_int64)
+        self.entry = prototype(self._engine.get_function_address("run"))
+
+    def __call__(self, *arrays: np.ndarray) -> np.ndarray:
+        """The function of each element; arrays are padded with ones to whole steps."""
+        count = arrays[0].size
+        padded = max(1, -(-count // self.lanes)) * self.lanes
+        inputs = [np.ones(padded, self.dtype) for _ in arrays]
+        for destination, source in zip(inputs, arrays, strict=True):
+            destination[:count] = source
+        out = np.empty(padded, self.dtype)
+        self.entry(out.ctypes.data, *(x.ctypes.data for x in inputs), padded // self.lanes)
+        return out[:count]
+
+
+def ulp_errors(got: np.ndarray, exact: np.ndarray) -> np.ndarray:
+    """Errors in units in the last place of the exact result (float64 or long double); 0 where both are equally
+    special, infinite where only one is. Exact results that are subnormal count as what they are or as zero."""
+    dtype = got.dtype
+    info = np.finfo(dtype)
+    with np.errstate(all="ignore"):
+        rounded = exact.astype(dtype)
+        _, exponent = np.frexp(np.where(np.isfinite(exact) & (exact != 0), exact, 1))
+        unit = np.ldexp(np.ones((), exact.dtype), np.maximum(exponent - 1, info.minexp) - info.nmant)
+        error = np.abs(got.astype(exact.dtype) - exact) / unit
+    same = (got == rounded) | (np.isnan(got) & np.isnan(exact))
+    flushed = (np.abs(exact) < info.tiny) & (got == 0)
+    strange = ~np.isfinite(got) | ~np.isfinite(exact)
+    return np.where(flushed, 0.0, np.where(strange, np.where(same, 0.0, np.inf), error)).astype(np.float64)
