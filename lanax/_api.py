@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
@@ -30,7 +31,7 @@ def vmap(fun: F, in_axes: Any = 0, out_axes: Any = 0, axis_name: Hashable | None
       plan: how to run it; what it leaves open is chosen. See `Plan`.
 
     Returns:
-      The function of a whole batch. Its attribute `lower(*args, **kwargs)` gives a `Lowered`, whose
+      The function of a whole batch. Its method `lower(*args, **kwargs)` gives a `Lowered`, whose
       `as_text(stage)` shows the stages of the compilation.
 
     Raises:
@@ -42,12 +43,30 @@ def vmap(fun: F, in_axes: Any = 0, out_axes: Any = 0, axis_name: Hashable | None
     wrapped = functools.update_wrapper(functools.partial(example), fun, updated=()) if callable(fun) else fun
     mapped = jax.vmap(wrapped, in_axes, out_axes, axis_name, axis_size, spmd_axis_name)
 
-    @functools.wraps(mapped)
-    def vmapped(*args: Any, **kwargs: Any) -> Any:
-        return mapped(*args, **kwargs)
+    return Mapped(mapped)  # type: ignore[return-value]
 
-    vmapped.lower = functools.partial(lower, vmapped)  # type: ignore[attr-defined]
-    return vmapped  # type: ignore[return-value]
+
+class Mapped:
+    """A function of a whole batch, made by `lanax.vmap`; works as the function that `jax.vmap` gives."""
+
+    def __init__(self, fun: Callable[..., Any]):
+        self._fun = fun
+        functools.update_wrapper(self, fun)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._fun(*args, **kwargs)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """Binds as a method, as a function does."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<lanax.vmap of {getattr(self, '__name__', self._fun)}>"
+
+    # A method and not an attribute: `functools.wraps` would copy an attribute onto what wraps this, `jax.jit` included.
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """The stages of the compilation for these arguments (arrays or `jax.ShapeDtypeStruct`); nothing runs."""
+        return Lowered(_record(self._fun, args, kwargs))
 
 
 class _Example:
@@ -158,11 +177,6 @@ def _record(mapped: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, A
         raise LanaxError("no call of lanax.vmap was found: pass a function made by lanax.vmap (or one that calls such a "
                          "function), and arguments of which at least one is mapped.")
     return calls
-
-
-def lower(mapped: Callable[..., Any], *args: Any, **kwargs: Any) -> Lowered:
-    """The stages of a mapped function for these arguments (arrays or `jax.ShapeDtypeStruct`)."""
-    return Lowered(_record(mapped, args, kwargs))
 
 
 def explain(mapped: Callable[..., Any], *args: Any, **kwargs: Any) -> Report:

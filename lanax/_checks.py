@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 
 from lanax import _jax
-from lanax._jax import Atom, ClosedJaxpr, Jaxpr, JaxprEqn
-from lanax._surgery import Cond, DeadCode, Scan, While, fresh, inner_jaxprs, is_left_whole, kept, spliced
+from lanax._jax import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var
+from lanax._surgery import Cond, DeadCode, Scan, While, fresh, inner_jaxprs, is_left_whole, kept, spliced, substituted
 
 #: Modules whose callbacks do nothing but raise, so that what they return is never used. Any other callback in a branch
 #: may be there for its result.
@@ -50,24 +50,23 @@ class Check:
         """Raise if any example has failed this check.
 
         Args:
-          raised: for each example of the batch whether it failed.
-          operands: what the raising branch needs, with the batch axis first.
+          raised: for each example of the batch whether it failed; a scalar if that does not vary.
+          operands: what the raising branch needs, for each example or as scalars.
           unless: a scalar; if True, nothing is raised.
 
         Returns:
           A scalar that is False, computed from what the callback returns. Under `jit` the check runs only if the
           scalar is used, see `tie`.
         """
-        axis_size = raised.shape[0]
-        if axis_size == 0:
+        raised = jnp.reshape(raised, (-1,))
+        if raised.size == 0:
             return jnp.zeros((), bool)
 
         def fail() -> jax.Array:
             # JAX's vmap of `equinox.branched_error_if` gives the message with the largest index in the batch.
             index = jnp.argmax(_rank(raised, operands))
-            results = _jax.core.eval_jaxpr(
-                *_jax.open_and_consts(self.branch), *(jnp.asarray(operand)[index] for operand in operands)
-            )
+            chosen = [operand[index] if operand.ndim else operand for operand in map(jnp.asarray, operands)]
+            results = _jax.core.eval_jaxpr(*_jax.open_and_consts(self.branch), *chosen)
             return jnp.any(jnp.stack([jnp.any(result != 0) for result in results]))
 
         return jax.lax.cond(jnp.any(raised) & ~jnp.asarray(unless), fail, lambda: jnp.zeros((), bool))
@@ -75,7 +74,7 @@ class Check:
 
 def _rank(raised: jax.Array, operands: Sequence[jax.Array]) -> jax.Array:
     """A number for each example that is largest for the one to report."""
-    if len(operands) == 1 and operands[0].ndim == 1 and jnp.issubdtype(operands[0].dtype, jnp.integer):
+    if len(operands) == 1 and jnp.issubdtype(operands[0].dtype, jnp.integer):
         (index,) = operands
         return jnp.where(raised, index, jnp.iinfo(index.dtype).min)
     return raised
@@ -133,9 +132,9 @@ def _lifted(jaxpr: Jaxpr) -> tuple[Jaxpr, list[Check]]:
     """A jaxpr without checks, which gives their values as further results."""
     eqns: list[JaxprEqn] = []
     records: list[_Record] = []
-    env: dict[Any, Atom] = {}
-    for eqn in jaxpr.eqns:
-        eqn = eqn.replace(invars=[env.get(a, a) if isinstance(a, _jax.Var) else a for a in eqn.invars])
+    env: dict[Var, Atom] = {}
+    for original in jaxpr.eqns:
+        eqn = _jax.with_variables(original, substituted(original.invars, env), original.outvars)
         found = _found(eqn)
         if found is not None:
             results, record = _taken_out(eqn, *found, eqns)
@@ -145,9 +144,8 @@ def _lifted(jaxpr: Jaxpr) -> tuple[Jaxpr, list[Check]]:
             records += {"while": _while, "scan": _scan, "cond": _cond}[eqn.primitive.name](eqn, eqns)
         else:
             eqns.append(eqn)
-    outvars = [env.get(a, a) if isinstance(a, _jax.Var) else a for a in jaxpr.outvars]
-    values = [value for record in records for value in record.values]
-    return _jax.make_open(jaxpr.invars, [*outvars, *values], eqns, jaxpr), [record.check for record in records]
+    outvars = [*substituted(jaxpr.outvars, env), *(value for record in records for value in record.values)]
+    return _jax.make_open(jaxpr.invars, outvars, eqns, jaxpr), [record.check for record in records]
 
 
 def _has_check(jaxpr: Jaxpr) -> bool:

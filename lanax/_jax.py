@@ -68,6 +68,7 @@ __all__ = [
     "source_info_util",
     "source_line",
     "trace",
+    "with_variables",
     "zero",
 ]
 
@@ -83,16 +84,15 @@ def open_and_consts(jaxpr: Any) -> tuple[Jaxpr, Sequence[Any]]:
 
 def make_open(invars: Sequence[Var], outvars: Sequence[Atom], eqns: Sequence[JaxprEqn], like: Any = None) -> Jaxpr:
     """An open jaxpr without constants; its effects are those of its equations, its debug info that of `like`."""
-    effects: set[Any] = set()
-    for eqn in eqns:
-        effects |= eqn.effects
+    effects = _partial_eval.make_jaxpr_effects((), invars, outvars, eqns)
     return Jaxpr((), invars, outvars, eqns, effects, _debug_info(like, len(invars), len(outvars)))
 
 
 def make_closed(jaxpr: Jaxpr, constvars: Sequence[Var] = (), consts: Sequence[Any] = ()) -> ClosedJaxpr:
     """Close an open jaxpr from `make_open`, with constants for `constvars`."""
     if constvars:
-        jaxpr = Jaxpr(constvars, jaxpr.invars, jaxpr.outvars, jaxpr.eqns, jaxpr.effects, jaxpr.debug_info)
+        effects = _partial_eval.make_jaxpr_effects(constvars, jaxpr.invars, jaxpr.outvars, jaxpr.eqns)
+        jaxpr = Jaxpr(constvars, jaxpr.invars, jaxpr.outvars, jaxpr.eqns, effects, jaxpr.debug_info)
     return ClosedJaxpr(jaxpr, list(consts))
 
 
@@ -103,6 +103,16 @@ def _debug_info(like: Any, num_in: int, num_out: int) -> core.DebugInfo:
     names = known.arg_names if len(known.arg_names or ()) == num_in else ("",) * num_in
     paths = known.result_paths if len(known.result_paths or ()) == num_out else ("",) * num_out
     return core.DebugInfo(known.traced_for, known.func_src_info, names, paths)
+
+
+def with_variables(eqn: JaxprEqn, invars: Sequence[Atom], outvars: Sequence[Var]) -> JaxprEqn:
+    """An equation for other operands and results of the same types."""
+    effects: Any = eqn.effects
+    if effects:
+        # From 0.12 on an effect on a mutable array names its variable, before that its position.
+        renamed = {old: new for old, new in zip(eqn.invars, invars, strict=True) if isinstance(old, Var)}
+        effects = {e.replace(renamed[e.input]) if getattr(e, "input", None) in renamed else e for e in effects}
+    return eqn.replace(invars=list(invars), outvars=list(outvars), effects=effects)
 
 
 def has_lasting_effects(eqn: JaxprEqn) -> bool:

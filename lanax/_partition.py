@@ -79,7 +79,7 @@ def partition(found: Uniformity, why_not: WhyNot, route: str) -> Partition:
         if whole:
             return Partition(_parts(jaxpr, [XLA if v else UNIFORM for v in varying]),
                              (*misses, Miss("program", "", whole)))
-    return Partition(_parts(jaxpr, _keep_near(jaxpr, routes)), misses)
+    return Partition(_parts(jaxpr, routes), misses)
 
 
 def _better_in_xla(eqn: JaxprEqn, found: Uniformity) -> str | None:
@@ -116,26 +116,21 @@ def _gains(eqn: JaxprEqn) -> bool:
     return eqn.primitive.name in _GAINING and max(sizes, default=0) <= _SMALL
 
 
-#: Uniform equations that are cheaper to repeat in each kernel than to read from memory.
+#: Constants that are cheaper to make again in each part than to read from memory.
 _REPEATED = frozenset({"broadcast_in_dim", "iota", "convert_element_type", "reshape", "squeeze", "expand_dims"})
+REPEAT = "repeat"
 
 
-def _keep_near(jaxpr: Jaxpr, routes: Sequence[str]) -> list[str]:
-    """Uniform constants that only lanes read become part of the kernel."""
+def _repeat_constants(jaxpr: Jaxpr, routes: Sequence[str]) -> list[str]:
+    """The routes, with `repeat` for equations that make constants of nothing; a result of the program is none."""
     out = list(routes)
-    readers: dict[Var, set[str]] = {}
-    for v in jaxpr.outvars:
-        if not isinstance(v, Literal):
-            readers.setdefault(v, set()).add(UNIFORM)
-    for i in reversed(range(len(jaxpr.eqns))):
-        eqn = jaxpr.eqns[i]
-        if out[i] == UNIFORM and eqn.primitive.name in _REPEATED and all(isinstance(v, Literal) for v in eqn.invars):
-            reading = set().union(*(readers.get(v, set()) for v in eqn.outvars))
-            if reading == {LANES}:
-                out[i] = LANES
-        for v in eqn.invars:
-            if not isinstance(v, Literal):
-                readers.setdefault(v, set()).add(out[i])
+    results = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
+    constants: set[Var] = set()
+    for i, eqn in enumerate(jaxpr.eqns):
+        of_nothing = all(isinstance(v, Literal) or v in constants for v in eqn.invars)
+        if out[i] == UNIFORM and eqn.primitive.name in _REPEATED and of_nothing and not results & {*eqn.outvars}:
+            out[i] = REPEAT
+            constants.update(eqn.outvars)
     return out
 
 
@@ -147,7 +142,11 @@ def _parts(jaxpr: Jaxpr, routes: Sequence[str]) -> tuple[Part, ...]:
     """
     stage: dict[Var, int] = {}
     members: dict[int, list[JaxprEqn]] = {}
-    for eqn, route in zip(jaxpr.eqns, routes, strict=True):
+    constants: dict[Var, JaxprEqn] = {}
+    for eqn, route in zip(jaxpr.eqns, _repeat_constants(jaxpr, routes), strict=True):
+        if route == REPEAT:
+            constants.update(dict.fromkeys(eqn.outvars, eqn))
+            continue
         at = max((stage.get(v, 0) for v in eqn.invars if not isinstance(v, Literal)), default=0)
         if route != UNIFORM:
             at = max(at, 1)
@@ -159,8 +158,23 @@ def _parts(jaxpr: Jaxpr, routes: Sequence[str]) -> tuple[Part, ...]:
     for k, at in enumerate(order):
         later = [e for other in order[k + 1:] for e in members[other]]
         route = UNIFORM if at == 0 else LANES if at % 2 else XLA
-        parts.append(Part(route, _cut(jaxpr, members[at], later)))
+        parts.append(Part(route, _cut(jaxpr, [*_needed(members[at], constants), *members[at]], later)))
     return tuple(parts)
+
+
+def _needed(eqns: Sequence[JaxprEqn], constants: dict[Var, JaxprEqn]) -> list[JaxprEqn]:
+    """The equations for the constants that `eqns` read, in order."""
+    found: dict[int, JaxprEqn] = {}
+
+    def visit(eqn: JaxprEqn) -> None:
+        for v in eqn.invars:
+            if not isinstance(v, Literal) and v in constants and id(constants[v]) not in found:
+                visit(constants[v])
+                found[id(constants[v])] = constants[v]
+
+    for eqn in eqns:
+        visit(eqn)
+    return list(found.values())
 
 
 def _cut(whole: Jaxpr, eqns: list[JaxprEqn], later: list[JaxprEqn]) -> Jaxpr:

@@ -181,7 +181,7 @@ def spliced(jaxpr: Jaxpr, args: Sequence[Atom], eqns: list[JaxprEqn]) -> list[At
     env: dict[Var, Atom] = dict(zip((*jaxpr.constvars, *jaxpr.invars), args, strict=True))
     for eqn in jaxpr.eqns:
         outvars = fresh(eqn.outvars)
-        eqns.append(eqn.replace(invars=substituted(eqn.invars, env), outvars=outvars))
+        eqns.append(_jax.with_variables(eqn, substituted(eqn.invars, env), outvars))
         env.update(zip(eqn.outvars, outvars, strict=True))
     return substituted(jaxpr.outvars, env)
 

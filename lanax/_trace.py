@@ -114,7 +114,7 @@ class _Scope:
 
     def keep(self, eqn: JaxprEqn, operands: list[Atom]) -> list[Var]:
         outvars = fresh(eqn.outvars)
-        self.eqns.append(eqn.replace(invars=operands, outvars=outvars))
+        self.eqns.append(_jax.with_variables(eqn, operands, outvars))
         return outvars
 
 
@@ -310,7 +310,8 @@ def _has_array_predicate(eqn: JaxprEqn) -> bool:
     """True for a `while` that runs while any element of its predicate is true, as `jax.vmap` makes them."""
     if eqn.primitive.name != "while":
         return False
-    return _jax.open_and_consts(eqn.params["cond_jaxpr"])[0].outvars[0].aval.shape != ()
+    predicate: Any = _jax.open_and_consts(eqn.params["cond_jaxpr"])[0].outvars[0].aval
+    return predicate.shape != ()
 
 
 def _solve_call(eqn: JaxprEqn, operands: list[Atom]) -> tuple[Any, list[Atom]]:

@@ -9,6 +9,8 @@ import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from lanax import _jax
 from lanax._jax import Atom, Jaxpr, JaxprEqn, Literal, Var
 from lanax._surgery import Cond, Scan, While, is_left_whole
@@ -133,12 +135,13 @@ class _Names:
         return f"{'v' if result.varying[var] else 'u'} {name}:{var.aval.str_short(short_dtypes=True)}"
 
     def read(self, atom: Atom) -> str:
-        return str(atom) if isinstance(atom, Literal) else self.known[atom]
+        return str(np.asarray(atom.val)) if isinstance(atom, Literal) else self.known[atom]
 
 
 def _short_names() -> Iterator[str]:
+    """a, b, ... without the marks u and v."""
     for length in itertools.count(1):
-        yield from map("".join, itertools.product("abcdefghijklmnopqrstuvwxyz", repeat=length))
+        yield from map("".join, itertools.product("abcdefghijklmnopqrstwxyz", repeat=length))
 
 
 def _lines(result: Uniformity, names: _Names, indent: str) -> Iterator[str]:

@@ -36,36 +36,47 @@ def both(primitive: str, name: str, fun: Callable[..., Any], dtype: Any = F32, *
 
 
 def _moves() -> list[Case]:
+    def mixed(x: Any) -> Any:
+        return lax.pad(x, jnp.ones((), x.dtype), [(1, -1, 2), (-1, 3, 0)])
+
+    def cut(x: Any, *config: tuple[int, int, int]) -> Any:
+        return lax.pad(x, np.float32(0.5), config)
+
     rows: list[Case] = []
-    for dtype in (F32, F64, I32, BOOL, BF16):
-        rows += both("transpose", "2d", lambda x: x.T, dtype, exact=True)
-        rows += both("reshape", "flat", lambda x: x.reshape(-1), dtype, exact=True)
-        rows += both("concatenate", "axis1", lambda x: lax.concatenate([x, x[:, :2], x], 1), dtype, exact=True)
-        rows += both("pad", "mixed", lambda x: lax.pad(x, jnp.ones((), x.dtype), [(1, -1, 2), (-1, 3, 0)]), dtype,
-                     exact=True)
-    rows += both("rev", "axis0", lambda x: lax.rev(x, (0,)), exact=True)
-    rows += both("rev", "both", lambda x: lax.rev(x, (0, 1)), exact=True)
-    rows += both("slice", "plain", lambda x: lax.slice(x, (1, 1), (3, 4)), exact=True)
-    rows += both("slice", "strided", lambda x: x[::2, 1::3], exact=True)
-    rows += both("slice", "rows", lambda x: x[1:], exact=True)
-    rows += both("broadcast_in_dim", "middle", lambda x: lax.broadcast_in_dim(x, (x.shape[0], 5, x.shape[1]), (0, 2)),
-                 exact=True)
-    rows += both("broadcast_in_dim", "stretch", lambda x: lax.broadcast_in_dim(x[:1], x.shape, (0, 1)), exact=True)
-    rows += both("broadcast_in_dim", "computed", lambda x: lax.broadcast_in_dim(x * 3 - 1, (5, *x.shape), (1, 2)))
-    rows += both("squeeze", "ends", lambda x: jnp.squeeze(x[None, :, :, None], (0, 3)), exact=True)
-    rows += both("tile", "2x3", lambda x: jnp.tile(x, (2, 3)), exact=True)
-    rows += both("tile", "longer", lambda x: jnp.tile(x, (2, 1, 2)), exact=True)
-    rows += both("split", "axis0", lambda x: lax.split(x, (1, 0, x.shape[0] - 1), 0), exact=True)
-    rows += both("split", "axis1", lambda x: lax.split(x, (2, x.shape[1] - 2), 1), exact=True)
-    rows += both("stack", "axis1", lambda x: jnp.stack([x, x + 1, -x], 1), exact=True)
-    rows += both("unstack", "axis0", lambda x: jnp.unstack(x, axis=0), exact=True)
-    rows += both("copy", "", lambda x: jnp.copy(x), exact=True)
-    rows += both("pad", "negative", lambda x: lax.pad(x, 0.0, [(-1, 0, 0), (0, -2, 0)]), exact=True)
-    rows += both("pad", "interior", lambda x: lax.pad(x, 0.0, [(0, 0, 1), (-3, 2, 2)]), exact=True)
-    rows += both("pad", "cut", lambda x: lax.pad(x, 0.5, [(-2, -1, 3), (0, 0, 0)]), exact=True)
-    rows += both("pad", "nothing left", lambda x: lax.pad(x, 0.5, [(8, -7 - x.shape[0], 0), (0, 0, 0)]), exact=True)
-    rows += both("concatenate", "computed", lambda x: lax.concatenate([x + 1, x * x], 0))
-    rows += both("transpose", "of a sum", lambda x: (x + x).T * 2)
+    for dtype in (I32, BOOL, BF16):
+        rows += [Case("transpose", f"2d-{np.dtype(dtype)}", lambda x: x.T, ((LARGE, dtype),), exact=True),
+                 Case("concatenate", f"bits-{np.dtype(dtype)}", lambda x: lax.concatenate([x, x[:, :2], x], 1),
+                      ((LARGE, dtype),), exact=True),
+                 Case("pad", f"mixed-{np.dtype(dtype)}", mixed, ((LARGE, dtype),), exact=True)]
+    for primitive, name, fun in (
+        ("transpose", "2d", lambda x: x.T),
+        ("transpose", "of a sum", lambda x: (x + x).T * 2),
+        ("reshape", "flat", lambda x: x.reshape(-1)),
+        ("concatenate", "axis 1", lambda x: lax.concatenate([x, x[:, :2], x], 1)),
+        ("concatenate", "computed", lambda x: lax.concatenate([x + 1, x * x], 0)),
+        ("rev", "axis 0", lambda x: lax.rev(x, (0,))),
+        ("rev", "both", lambda x: lax.rev(x, (0, 1))),
+        ("slice", "plain", lambda x: lax.slice(x, (1, 1), (3, 4))),
+        ("slice", "strided", lambda x: x[::2, 1::3]),
+        ("slice", "rows", lambda x: x[1:]),
+        ("broadcast_in_dim", "middle", lambda x: lax.broadcast_in_dim(x, (x.shape[0], 5, x.shape[1]), (0, 2))),
+        ("broadcast_in_dim", "stretch", lambda x: lax.broadcast_in_dim(x[:1], x.shape, (0, 1))),
+        ("broadcast_in_dim", "computed", lambda x: lax.broadcast_in_dim(x * 3 - 1, (5, *x.shape), (1, 2))),
+        ("squeeze", "ends", lambda x: jnp.squeeze(x[None, :, :, None], (0, 3))),
+        ("tile", "2x3", lambda x: jnp.tile(x, (2, 3))),
+        ("tile", "longer", lambda x: jnp.tile(x, (2, 1, 2))),
+        ("split", "axis 0", lambda x: lax.split(x, (1, 0, x.shape[0] - 1), 0)),
+        ("split", "axis 1", lambda x: lax.split(x, (2, x.shape[1] - 2), 1)),
+        ("stack", "axis 1", lambda x: jnp.stack([x, x + 1, -x], 1)),
+        ("unstack", "axis 0", lambda x: jnp.unstack(x, axis=0)),
+        ("copy", "", lambda x: jnp.copy(x)),
+        ("pad", "mixed", mixed),
+        ("pad", "negative", lambda x: cut(x, (-1, 0, 0), (0, -2, 0))),
+        ("pad", "interior", lambda x: cut(x, (0, 0, 1), (-3, 2, 2))),
+        ("pad", "cut", lambda x: cut(x, (-2, -1, 3), (0, 0, 0))),
+        ("pad", "nothing left", lambda x: cut(x, (9, -8 - x.shape[0], 0), (0, 0, 0))),
+    ):
+        rows += both(primitive, name, fun)
     return rows
 
 
@@ -84,45 +95,48 @@ def _reshapes() -> list[Case]:
 
 
 def _iotas() -> list[Case]:
-    rows = []
-    for dtype in (F32, F64, I32, I8, U8, BF16, F16):
-        for name, shape in (("small", (3, 5)), ("large", (3, 300))):
-            rows.append(Case("iota", f"{np.dtype(dtype)}-{name}", lambda x, dtype=dtype, shape=shape: (
-                lax.broadcasted_iota(dtype, shape, 1) + x.astype(dtype)), (((), I8),), exact=True))
-    return rows
+    def fun(shape: tuple[int, ...], dtype: Any) -> Callable[..., Any]:
+        return lambda x: lax.broadcasted_iota(dtype, shape, 1) + x.astype(dtype)
+
+    return [Case("iota", f"{np.dtype(dtype)}-{name}", fun(shape, dtype), (((), I8),), exact=True)
+            for dtype in (F32, F64, I32, U8, BF16, F16) for name, shape in (("small", (3, 5)), ("large", (3, 300)))]
+
+
+_REDUCTIONS = {"sum": lax.reduce_sum, "prod": lax.reduce_prod, "max": lax.reduce_max, "min": lax.reduce_min}
+_BITWISE = {"and": lax.reduce_and, "or": lax.reduce_or, "xor": lax.reduce_xor}
 
 
 def _reductions() -> list[Case]:
     rows: list[Case] = []
-    for name in ("sum", "prod", "max", "min"):
-        reduction: Callable[..., Any] = getattr(jnp, name)
-        for dtype in (F32, F64, I32, BF16, F16, U32):
-            options = {"rtol": 1e-12, "atol": 1e-13} if dtype == F64 else {}
-            for axes in ((0,), (1,), (0, 1)):
-                rows += both(f"reduce_{name}", f"{axes}", lambda x, r=reduction, axes=axes: r(x, axes), dtype,
-                             **options)
-    for name, reduction in (("and", lax.reduce_and), ("or", lax.reduce_or), ("xor", lax.reduce_xor)):
+    for name, fun in _REDUCTIONS.items():
+        primitive = f"reduce_{name}"
+        for axes in ((0,), (1,), (0, 1)):
+            rows += both(primitive, f"{axes}", lambda x, f=fun, axes=axes: f(x, axes))
+        for dtype in (F64, I32, BF16, F16, U32):
+            rows += both(primitive, "rows", lambda x, f=fun: f(x, (1,)), dtype, rtol=1e-13)
+        rows += [Case(primitive, "of nothing", lambda x, f=fun: f(x, (1,)), (((3, 0), F32),), exact=True),
+                 Case(primitive, "no axes", lambda x, f=fun: f(x, ()), ((SMALL, F32),), exact=True),
+                 Case(primitive, "one element", lambda x, f=fun: f(x, (1,)), (((90, 1), F32),), exact=True)]
+    for name, fun in _BITWISE.items():
         for dtype in (BOOL, I32, U8):
-            rows += both(f"reduce_{name}", "axis0", lambda x, r=reduction: r(x, (0,)), dtype, exact=True)
-            rows += both(f"reduce_{name}", "all", lambda x, r=reduction: r(x, (0, 1)), dtype, exact=True)
-    for name, reduction in (("sum", lax.reduce_sum), ("prod", lax.reduce_prod), ("max", lax.reduce_max),
-                            ("min", lax.reduce_min)):
-        rows.append(Case(f"reduce_{name}", "of nothing", lambda x, r=reduction: r(x, (1,)), (((3, 0), F32),),
-                         exact=True))
-        rows += both(f"reduce_{name}", "no axes", lambda x, r=reduction: r(x, ()), exact=True)
-        rows.append(Case(f"reduce_{name}", "one element", lambda x, r=reduction: r(x, (1,)), (((90, 1), F32),),
-                         exact=True))
-    for name, reduction in (("max", jnp.max), ("min", jnp.min)):
-        for size, shape in (("small", SMALL), ("large", LARGE)):
-            for dtype in (F32, F64, BF16):
-                rows.append(Case(f"reduce_{name}", f"special-{np.dtype(dtype)}-{size}",
-                                 lambda x, r=reduction: r(x, 1), (special(shape, dtype, 0.05),), exact=True))
-        rows += both(f"reduce_{name}", "bool", lambda x, r=reduction: r(x, 0), BOOL, exact=True)
-    rows += [
+            rows += both(f"reduce_{name}", "rows", lambda x, f=fun: f(x, (1,)), dtype)
+            rows.append(Case(f"reduce_{name}", f"all-{np.dtype(dtype)}", lambda x, f=fun: f(x, (0, 1)),
+                             ((LARGE, dtype),)))
+    for name in ("max", "min"):
+        fun = _REDUCTIONS[name]
+        rows += [Case(f"reduce_{name}", f"special-{np.dtype(dtype)}-{size}", lambda x, f=fun: f(x, (1,)),
+                      (special(shape, dtype, 0.05),))
+                 for size, shape in (("small", SMALL), ("large", LARGE)) for dtype in (F32, F64, BF16)]
+        rows += both(f"reduce_{name}", "bools", lambda x, f=fun: f(x, (0,)), BOOL)
+    return rows
+
+
+def _sums() -> list[Case]:
+    return [
         Case("reduce_sum", "many results", lambda x: jnp.sum(x, 1), (((70, 6), F32),)),
-        Case("reduce_sum", "first axis, many results", lambda x: jnp.sum(x, 0), (((50, 70), F32),)),
+        Case("reduce_sum", "first axis, many results", lambda x: jnp.sum(x, 0), (((50, 70), F32),), atol=1e-5),
         Case("reduce_sum", "middle axis", lambda x: jnp.sum(x, 1), (((5, 19, 7), F32),)),
-        Case("reduce_sum", "outer axes", lambda x: jnp.sum(x, (0, 2)), (((5, 4, 27), F32),)),
+        Case("reduce_sum", "outer axes", lambda x: jnp.sum(x, (0, 2)), (((5, 4, 27), F32),), atol=1e-5),
         Case("reduce_sum", "long", jnp.sum, (((1001,), F32),), atol=1e-4),
         Case("reduce_sum", "products", lambda x, y: jnp.sum(x * y, 1), ((LARGE, F32), (LARGE, F32))),
         Case("reduce_sum", "few products", lambda x, y: jnp.sum(x * y), ((SMALL, F32), (SMALL, F32))),
@@ -131,23 +145,21 @@ def _reductions() -> list[Case]:
         Case("reduce_sum", "then broadcast", lambda x: x / jnp.sum(jnp.abs(x), 1, keepdims=True), (((70, 9), F32),)),
         Case("reduce_max", "softmax", lambda x: jnp.exp(x - jnp.max(x, 0)), (((9, 70), F32),)),
     ]
-    return rows
 
 
 def _extreme_positions() -> list[Case]:
     rows = []
     for name, fun in (("argmax", lax.argmax), ("argmin", lax.argmin)):
-        for axis in (0, 1):
-            for index in (I32, U8):
-                for size, shape in (("small", SMALL), ("large", LARGE), ("many", (70, 9)), ("long", (3, 100))):
-                    for dtype in (F32, F64, BF16):
-                        rows.append(Case(name, f"{np.dtype(dtype)}-{size}-{axis}-{np.dtype(index)}",
-                                         lambda x, f=fun, axis=axis, index=index: f(x, axis, index),
-                                         (special(shape, dtype, 0.03 * axis),), exact=True))
-                for dtype in (I32, U8, BOOL):
-                    rows += both(name, f"{axis}-{np.dtype(index)}",
-                                 lambda x, f=fun, axis=axis, index=index: f(x, axis, index), dtype, exact=True)
-        rows.append(Case(name, "all infinite", lambda x, f=fun: f(x * np.inf, 0, I32), (((5,), F32),), exact=True))
+        def along(axis: int, index: Any = I32, f: Callable[..., Any] = fun) -> Callable[..., Any]:
+            return lambda x: f(x, axis, index)
+
+        for size, shape in (("small", SMALL), ("large", LARGE), ("many", (70, 9)), ("long", (3, 100))):
+            rows += [Case(name, f"{size}-{axis}", along(axis), (special(shape, F32, 0.03 * axis),)) for axis in (0, 1)]
+            rows += [Case(name, f"{size}-{np.dtype(dtype)}", along(1, U8), (special(shape, dtype, 0.03),))
+                     for dtype in (F64, BF16)]
+        for dtype in (I32, U8, BOOL):
+            rows += both(name, "rows", along(1), dtype)
+        rows.append(Case(name, "all infinite", lambda x, f=fun: f(x * np.inf, 0, I32), (((5,), F32),)))
     return rows
 
 
@@ -155,19 +167,17 @@ def _cumulatives() -> list[Case]:
     rows = []
     for name in ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"):
         fun: Callable[..., Any] = getattr(lax, name)
-        for dtype in (F32, F64, I32, BF16):
-            if dtype == I32 and name == "cumlogsumexp":
-                continue
-            for axis, reverse in ((0, False), (1, True)):
-                # XLA sums in another order, with 16-bit partial sums.
-                tolerance = {"rtol": 1e-12, "atol": 1e-13} if dtype == F64 else (
-                    {"rtol": 0.05, "atol": 0.1} if dtype == BF16 else {"atol": 1e-5})
-                for size, shape in (("small", SMALL), ("large", LARGE), ("lines", (40, 20)), ("long", (120, 1))):
-                    if name == "cumprod" and dtype == BF16 and size != "small":
-                        continue
-                    rows.append(Case(name, f"{np.dtype(dtype)}-{axis}-{size}",
-                                     lambda x, f=fun, axis=axis, reverse=reverse: f(x, axis, reverse),
-                                     ((shape, dtype),), **tolerance))
+
+        def along(axis: int, reverse: bool, f: Callable[..., Any] = fun) -> Callable[..., Any]:
+            return lambda x: f(x, axis, reverse)
+
+        for size, shape in (("small", SMALL), ("large", LARGE), ("lines", (40, 20)), ("long", (120, 1))):
+            rows += [Case(name, f"{axis}-{size}", along(axis, axis == 1), ((shape, F32),), atol=1e-5)
+                     for axis in (0, 1)]
+        for dtype in (F64, BF16) if name == "cumlogsumexp" else (F64, I32, BF16):
+            # XLA rounds the partial sums of 16-bit floats, in an order of its own.
+            tolerance = {"rtol": 0.03, "atol": 0.03} if dtype == BF16 else {"rtol": 1e-12, "atol": 1e-13}
+            rows.append(Case(name, str(np.dtype(dtype)), along(0, False), ((LARGE, dtype),), **tolerance))
     for name in ("cummax", "cummin", "cumlogsumexp"):
         fun = getattr(lax, name)
         rows.append(Case(name, "special", lambda x, f=fun: f(x, 0), (special((13, 9), F32, 0.05),)))
@@ -190,16 +200,19 @@ def _own_reductions() -> list[Case]:
 
 
 def _precisions() -> list[Case]:
-    def extreme(rng: np.random.Generator, batch: int, dtype: Any) -> np.ndarray:
-        x = rng.normal(size=(batch, 40)) * 2.0 ** rng.integers(-30, 30, (batch, 40))
-        x[:, :4] = [np.nan, np.inf, -np.inf, -0.0]
-        return x.astype(dtype)
+    def extreme(dtype: Any) -> Callable[[np.random.Generator, int], np.ndarray]:
+        def make(rng: np.random.Generator, batch: int) -> np.ndarray:
+            x = np.clip(rng.normal(size=(batch, 40)) * 2.0 ** rng.integers(-30, 30, (batch, 40)), -6e4, 6e4)
+            x[:, :4] = [np.nan, np.inf, -np.inf, -0.0]
+            return x.astype(dtype)
+
+        return make
 
     return [Case("reduce_precision", f"{np.dtype(dtype)}-{exponent}-{mantissa}",
-                 lambda x, e=exponent, m=mantissa: lax.reduce_precision(x, e, m),
-                 (lambda rng, batch, dtype=dtype: extreme(rng, batch, dtype),), exact=True)
+                 lambda x, e=exponent, m=mantissa: lax.reduce_precision(x, e, m), (extreme(dtype),),
+                 exact=dtype in (F32, F64))
             for dtype in (F32, F64, BF16, F16)
-            for exponent, mantissa in ((5, 10), (8, 7), (4, 3), (8, 23), (11, 52), (3, 1), (5, 0))]
+            for exponent, mantissa in ((5, 10), (8, 7), (4, 3), (8, 23), (5, 0))]
 
 
 def _products() -> list[Case]:
@@ -247,5 +260,5 @@ def _products() -> list[Case]:
     ]
 
 
-CASES: list[Case] = [*_moves(), *_reshapes(), *_iotas(), *_reductions(), *_extreme_positions(), *_cumulatives(),
+CASES: list[Case] = [*_moves(), *_reshapes(), *_iotas(), *_reductions(), *_sums(), *_extreme_positions(), *_cumulatives(),
                      *_own_reductions(), *_precisions(), *_products()]

@@ -234,7 +234,7 @@ class Lanes:
             x, y = self._splat(x, condition.type.count), self._splat(y, condition.type.count)
         if x is y:
             return x
-        return self.ir.select(self._widen(condition, x) if isinstance(condition, ir.Constant) else condition, x, y)
+        return self.ir.select(self._widen(condition, x), x, y)  # of vectors by a scalar, x86 makes a branch
 
     # -- conversion ----------------------------------------------------------------------------------------------
     def bits(self, x: ir.Value) -> ir.Value:

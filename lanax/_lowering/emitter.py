@@ -11,7 +11,7 @@ from llvmlite import ir
 from lanax._llvm import types as t
 from lanax._llvm.control import Control
 from lanax._llvm.memory import Index, index_add, index_mul, index_sum, load, store
-from lanax._lowering.arrays import UNROLL, Array, Buffer, Elements, Lazy, Memory, index_varies, is_cheap
+from lanax._lowering.arrays import UNROLL, Array, Buffer, Elements, Lazy, Memory, is_cheap
 
 _ALIGN = 64
 
@@ -180,7 +180,7 @@ class Emitter(Control):
         return Memory(tuple(shape), dtype, varying, Buffer(), read, write, owned)
 
     def for_each(self, shape: Sequence[int], fn: Callable[..., None]) -> None:
-        """Call `fn(*index)` for every index of a shape, in row-major order: unrolled where it is small, else in loops."""
+        """Call `fn(*index)` for every index of a shape, row by row: unrolled where it is small, else in loops."""
         if math.prod(shape) <= LOOP_UNROLL:
             for index in np.ndindex(*shape):
                 fn(*index)
@@ -200,20 +200,21 @@ class Emitter(Control):
         """One element of an unrolled array at an index known only at run time."""
         if x.size == 1:
             return x.values.flat[0]
-        if not index_varies(index) or x.size > _SELECT_CHAIN:
-            return self.stored(x).at(*index)
         flat = self.flat_index(index, x.shape)
         assert isinstance(flat, ir.Value)
-        out = x.values.flat[0]
-        for i, value in enumerate(x.values.flat[1:], start=1):
-            out = self.select(self.eq(flat, i), value, out)
-        return out
+        flat = self.splat(self.resize_int(flat, t.I32)) if x.varying else self.resize_int(flat, t.I32)
+        values = list(x.values.flat)
+        bit = 1
+        while len(values) > 1:  # halve the choice by each bit of the index
+            odd = self.ne(self.and_(flat, bit), 0)
+            pairs = [values[k: k + 2] for k in range(0, len(values), 2)]
+            values = [self.select(odd, pair[-1], pair[0]) for pair in pairs]
+            bit *= 2
+        return values[0]
 
 
 #: `for_each` runs up to this many elements without a loop.
 LOOP_UNROLL = 16
-#: Reading an unrolled array at a varying index: selects up to this size, memory above.
-_SELECT_CHAIN = 16
 
 
 def _within(x: Array, index: tuple[Index, ...], shape: tuple[int, ...]) -> tuple[Index, ...]:

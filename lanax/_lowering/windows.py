@@ -16,7 +16,8 @@ from lanax._llvm.memory import Index
 from lanax._lowering.arrays import UNROLL, Array, Buffer, Elements, Lazy, is_cheap
 from lanax._lowering.emitter import Emitter
 
-#: An unrolled array of up to this many elements is read at a varying index by selects, a larger one from memory.
+#: An unrolled array of up to this many elements is read at varying indices by selects; a larger one, where it is read
+#: more than a few times, from memory. (Measured: storing 32 elements costs as much as reading one of them five times.)
 _SELECTS = 16
 _INT32_MAX = 2**31 - 1
 
@@ -117,7 +118,7 @@ def read_windows(b: Emitter, x: Array, windows: Windows, shape: Sequence[int],
         windows = windows.with_coordinates(lambda c: readable(b, c, windows.size))
     starts = {group: windows.start(b, group) for group in np.ndindex(*windows.groups)} if few else {}
     known = few and all(isinstance(i, int) for start in starts.values() for i in start.index)
-    by_selects = x.size <= _SELECTS and windows.varying and size <= UNROLL
+    by_selects = size == 1 or (windows.varying and (x.size <= _SELECTS or x.size * size <= 8 * _SELECTS))
     source = x if isinstance(x, Elements) and (known or by_selects) else readable(b, x, -(-size // max(x.size, 1)))
     only = next(iter(starts.values())) if windows.count == 1 else None
 

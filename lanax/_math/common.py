@@ -11,6 +11,7 @@ from lanax._llvm import types as t
 from lanax._llvm.lanes import Lanes, Operand
 
 INF = float("inf")
+NAN = float("nan")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,16 +89,11 @@ def polynomial(b: Lanes, x: ir.Value, coefficients: list[float]) -> ir.Value:
     return b.fma(b.fma(upper, x, coefficients[1]), x, coefficients[0])
 
 
-def nan_like(b: Lanes, x: ir.Value) -> ir.Value:
-    """A quiet NaN of the type of `x`."""
-    f = format_of(x)
-    bits = b.const(t.like(f.integer, x.type), -1 << (f.mantissa - 1) & ~f.sign_bit)
-    return b.float_of_bits(bits)
-
-
 def keep_tiny(b: Lanes, y: ir.Value, x: ir.Value) -> ir.Value:
-    """`y`, or `x` where that is so small that an odd function f(x) = x + O(x^2) rounds to it; keeps -0.0."""
-    return b.select(b.gt(b.fabs(x), 0.25 * 2.0**-format_of(x).mantissa), y, x)
+    """`y`, or `x` where that is so small that an odd function f(x) = x + O(x^2) rounds to it; keeps -0.0. A subnormal x
+    goes through arithmetic, which flushes it."""
+    epsilon = 0.25 * 2.0**-format_of(x).mantissa
+    return b.select(b.gt(b.fabs(x), epsilon), y, b.fma(x, 0.25 * epsilon, x))
 
 
 def add_sign(b: Lanes, y: ir.Value, x: ir.Value) -> ir.Value:

@@ -14,8 +14,8 @@ from lanax._math.logarithm import LN2_HIGH, log1p_of_sum
 
 @dataclasses.dataclass(frozen=True)
 class _Constants:
-    """Numbers for one format: cosh(r) = 1 + z C(z) and sinh(r) = r + r z S(z) with z = r^2; `infinite`: above it sinh and
-    cosh overflow; `one`: above it tanh is 1; `huge`: above it x^2 + 1 is x^2, far below where x^2 overflows."""
+    """Numbers for one format: cosh(r) = 1 + z C(z) and sinh(r) = r + r z S(z) with z = r^2; `infinite`: above it sinh
+    and cosh overflow; `one`: above it tanh is 1; `huge`: above it x^2 + 1 is x^2, far below where x^2 overflows."""
 
     cosh: list[float]
     sinh: list[float]
@@ -112,7 +112,7 @@ def acosh(b: Lanes, x: ir.Value) -> ir.Value:
     high, low = c.fast_two_sum(b, b.select(moderate, root, 0.0), t)
     y = b.add(log1p_of_sum(b, high, low), b.select(moderate, b.like(x, 0.0), LN2_HIGH))
     y = b.select(b.lt(x, c.INF), y, x)
-    return b.select(b.lt(x, 1.0), c.nan_like(b, x), y)
+    return b.select(b.lt(x, 1.0), c.NAN, y)
 
 
 def atanh(b: Lanes, x: ir.Value) -> ir.Value:
@@ -124,6 +124,6 @@ def atanh(b: Lanes, x: ir.Value) -> ir.Value:
     q = b.mul(twice, reciprocal)
     rest = b.fma(b.neg(q), d_low, b.fma(b.neg(q), d, twice))
     y = b.mul(log1p_of_sum(b, q, b.mul(rest, reciprocal)), 0.5)
-    outside = b.select(b.eq(a, 1.0), b.like(x, c.INF), c.nan_like(b, x))
+    outside = b.select(b.eq(a, 1.0), b.like(x, c.INF), c.NAN)
     y = c.flip_sign(b, b.select(b.lt(a, 1.0), y, outside), x)
     return c.keep_tiny(b, y, x)

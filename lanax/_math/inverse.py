@@ -86,8 +86,7 @@ def _first_quadrant(b: Lanes, t: ir.Value, steep: ir.Value) -> ir.Value:
     """atan t for t from 0 to 1, its complement to pi/2 where `steep`."""
     k = _constants(t)
     square = b.mul(t, t)
-    polynomial = b.fma(c.polynomial(b, square, k.atan[1:]), square, k.atan[0])
-    angle = b.fma(b.mul(t, square), polynomial, t)
+    angle = b.fma(b.mul(t, square), c.polynomial(b, square, k.atan), t)
     complement = b.sub(k.half_pi, b.sub(angle, k.half_pi_low))
     return b.select(steep, complement, angle)
 

@@ -45,7 +45,7 @@ def _special(b: Lanes, x: ir.Value, y: ir.Value, zero: float) -> ir.Value:
     """y where x lies between `zero` and infinity; the ends and what is outside them as C99 wants."""
     y = b.select(b.lt(x, c.INF), y, x)
     y = b.select(b.eq(x, zero), -c.INF, y)
-    return b.select(b.lt(x, zero), c.nan_like(b, x), y)
+    return b.select(b.lt(x, zero), c.NAN, y)
 
 
 def log(b: Lanes, x: ir.Value) -> ir.Value:

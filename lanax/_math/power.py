@@ -61,16 +61,15 @@ def pow(b: Lanes, x: ir.Value, y: ir.Value) -> ir.Value:
 def _pow_special(b: Lanes, x: ir.Value, y: ir.Value, magnitude: ir.Value) -> ir.Value:
     """C99's table of cases, given |x|^y for |x| neither 0 nor infinite."""
     a = b.fabs(x)
-    falling = b.lt(y, 0.0)
-    magnitude = b.select(b.eq(a, 0.0), b.select(falling, b.like(x, c.INF), 0.0), magnitude)
-    magnitude = b.select(b.eq(a, c.INF), b.select(falling, b.like(x, 0.0), c.INF), magnitude)
     whole = b.eq(b.floor(y), y)
     half = b.mul(y, 0.5)
     odd = b.and_(whole, b.ne(b.floor(half), half))
-    result = b.select(odd, b.copysign(magnitude, x), magnitude)
-    imaginary = b.and_(b.and_(b.lt(x, 0.0), b.gt(x, -c.INF)), b.not_(whole))
-    nan = b.or_(b.ir.fcmp_unordered("uno", x, y), imaginary)
-    result = b.select(nan, c.nan_like(b, x), result)
+    falling = b.lt(y, 0.0)
+    result = b.select(b.and_(b.lt(x, 0.0), b.not_(whole)), c.NAN, magnitude)
+    result = b.select(b.eq(a, 0.0), b.select(falling, b.like(x, c.INF), 0.0), result)
+    result = b.select(b.eq(a, c.INF), b.select(falling, b.like(x, 0.0), c.INF), result)
+    result = b.select(odd, b.copysign(result, x), result)
+    result = b.select(b.ir.fcmp_unordered("uno", x, y), c.NAN, result)
     return b.select(b.or_(b.eq(x, 1.0), b.eq(y, 0.0)), 1.0, result)
 
 
@@ -81,7 +80,7 @@ def _pow_of_positive(b: Lanes, a: ir.Value, y: ir.Value) -> ir.Value:
     # an infinite y times log2(1) would be NaN
     y = c.at_least(b, c.at_most(b, y, _HUGE), -_HUGE)
     product, rest = c.two_product(b, y, high)
-    rest = b.fma(y, low, rest)
+    rest = c.at_least(b, c.at_most(b, b.fma(y, low, rest), 1.0), -1.0)
     product = c.at_least(b, c.at_most(b, product, far), -far)
     n, shifted = c.round_to_integer(b, product, 1.0)
     power = exp2_fraction(b, b.add(b.sub(product, n), rest))

@@ -65,7 +65,8 @@ define internal ptr @align(ptr %memory) alwaysinline {
 }
 
 ; Null where there is no memory for it.
-define internal ptr @new_call(ptr %frame, ptr %descriptor, i64 %threads, i64 %chunks, i64 %chunk, i64 %n, i32 %mode) alwaysinline {
+define internal ptr @new_call(ptr %frame, ptr %descriptor, i64 %threads, i64 %chunks, i64 %chunk, i64 %n,
+                              i32 %mode) alwaysinline {
 entry:
   %args = call i64 @field(ptr %descriptor, i64 1)
   %rets = call i64 @field(ptr %descriptor, i64 2)

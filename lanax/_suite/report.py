@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +12,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+import lanax
 from lanax._suite.timing import Result, Timing
 from lanax._target import host
 
@@ -76,7 +76,7 @@ def machine() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "jax": jax.__version__,
-        "lanax": importlib.metadata.version("lanax"),
+        "lanax": lanax.__version__,
     }
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import platform
 from collections.abc import Callable
 
 import llvmlite.binding as llvm
+import mpmath
 import numpy as np
 from llvmlite import ir
 
@@ -16,7 +18,7 @@ from lanax._llvm.lanes import Lanes
 
 LaneFunction = Callable[..., ir.Value]
 _FLUSH = 0x9FC0  # MXCSR: flush to zero, denormals are zero, all exceptions masked
-_X86 = platform.machine() in ("x86_64", "AMD64")
+X86 = platform.machine() in ("x86_64", "AMD64")
 
 
 def _set_mxcsr(b: Lanes, slot: ir.Value) -> None:
@@ -28,7 +30,7 @@ def _set_mxcsr(b: Lanes, slot: ir.Value) -> None:
 
 def _flush_subnormals(b: Lanes) -> Callable[[], None]:
     """Switches subnormals off; the result restores what was. Does nothing where the processor is not an x86."""
-    if not _X86:
+    if not X86:
         return lambda: None
     saved, slot = b.ir.alloca(t.I32), b.ir.alloca(t.I32)
     store = ir.Function(b.ir.module, ir.FunctionType(t.VOID, [t.PTR]), "llvm.x86.sse.stmxcsr")
@@ -124,3 +126,18 @@ def ulp_errors(got: np.ndarray, exact: np.ndarray) -> np.ndarray:
     flushed = (np.abs(exact) < info.tiny) & (got == 0)
     strange = ~np.isfinite(got) | ~np.isfinite(exact)
     return np.where(flushed, 0.0, np.where(strange, np.where(same, 0.0, np.inf), error)).astype(np.float64)
+
+
+def mp_ulp_error(got: float, exact: mpmath.mpf) -> float:
+    """The same for one float64 and an mpmath number."""
+    if mpmath.isnan(exact) or math.isnan(got):
+        return 0.0 if mpmath.isnan(exact) and math.isnan(got) else math.inf
+    rounded = float(exact)
+    if got == rounded or (got == 0 and abs(exact) < 2.0**-1022):
+        return 0.0 if math.isinf(got) or got == 0 else float(abs(got - exact) / _unit(exact))
+    return math.inf if math.isinf(got) or math.isinf(rounded) else float(abs(got - exact) / _unit(exact))
+
+
+def _unit(exact: mpmath.mpf) -> mpmath.mpf:
+    exponent = mpmath.frexp(exact)[1] - 1 if exact else -1022
+    return mpmath.ldexp(1, int(max(exponent, -1022)) - 52)

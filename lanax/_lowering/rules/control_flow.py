@@ -18,11 +18,17 @@ from lanax._lowering.registry import register
 
 
 class Carry:
-    """Loop-carried arrays as a flat list of lane values (small ones) and scratch memory (large ones)."""
+    """Loop-carried arrays as a flat list of lane values (small ones) and scratch memory (large ones).
 
-    def __init__(self, ctx: Context, initial: Sequence[Array], varying: Sequence[bool], dying: Sequence[bool]):
+    `others`: what else the loop reads, which must not change with the carries.
+    """
+
+    def __init__(self, ctx: Context, initial: Sequence[Array], varying: Sequence[bool], dying: Sequence[bool],
+                 others: Sequence[Array]):
         self.ctx, self.b = ctx, ctx.b
         self.varying = varying
+        self.others = others
+        self.taken: set[int] = set()
         self.buffers: dict[int, Memory] = {}
         self.initial: list[ir.Value] = []
         self.shapes = [(x.shape, x.dtype) for x in initial]
@@ -36,8 +42,9 @@ class Carry:
     def _buffer(self, x: Array, varying: bool, dying: bool, position: int) -> Memory:
         """Memory for a large carry: the initial value's own where nothing else needs it."""
         if (dying and isinstance(x, Memory) and x.owned and x.varying == varying
-                and not any(x.buffer in o.reads for o in self.ctx.live)
+                and not any(x.buffer in o.reads for o in (*self.ctx.live, *self.others))
                 and all(x.buffer is not o.buffer for o in self.buffers.values())):
+            self.taken.add(position)
             return x
         out = self.b.allocate(x.shape, x.dtype, varying)
         self.b.copy(x, out)
@@ -59,18 +66,20 @@ class Carry:
                 frozen_read: Sequence[bool]) -> list[ir.Value]:
         """The lane values for the next trip; carries of inactive lanes stay where their frozen value is read."""
         values: list[ir.Value] = []
-        staged: list[tuple[Memory, Array]] = []
+        staged: list[tuple[int, Array]] = []
         for i, (before, after) in enumerate(zip(old, new, strict=True)):
             if i in self.buffers:
                 if not (isinstance(after, Memory) and after.buffer is self.buffers[i].buffer):
-                    staged.append((self.buffers[i], self._aside(after)))
+                    staged.append((i, self._aside(after)))
                 continue
             for x, y in zip(self.b.unrolled(before).values.flat, self.b.unrolled(after).values.flat, strict=True):
                 y = self.b.splat(y) if self.varying[i] else y
                 keep = mask is not None and self.varying[i] and frozen_read[i]
                 values.append(self.b.select(self.b.of_mask(mask), y, x) if keep and mask is not None else y)
-        for buffer, source in staged:
-            self.b.copy(source, buffer, mask)
+        for i, source in staged:
+            # A buffer of the region around this loop also holds what lanes that are inactive there have.
+            outer = self.ctx.mask if i in self.taken else None
+            self.b.copy(source, self.buffers[i], outer if mask is None else mask)
         return values
 
     def _aside(self, x: Array) -> Array:
@@ -107,7 +116,7 @@ def _while_rule(ctx: Context, *args: Array, cond_nconsts: int, body_nconsts: int
     initial = args[split:]
     dying = [split + i in ctx.dying for i in range(len(initial))]
     varying = body.of(body.jaxpr.invars[body_nconsts:])
-    carry = Carry(ctx, initial, varying, dying)
+    carry = Carry(ctx, initial, varying, dying, [*cond_consts, *body_consts])
     b = ctx.b
 
     def active(values: list[ir.Value], mask: ir.Value | None) -> ir.Value:
@@ -153,7 +162,7 @@ def _scan_rule(ctx: Context, *args: Array, length: int, reverse: bool, **params:
     initial = args[num_consts:first_x]
     dying = [num_consts + i in ctx.dying for i in range(num_carry)]
     varying = body.of(body.jaxpr.invars[num_consts:first_x])
-    carry = Carry(ctx, initial, varying, dying)
+    carry = Carry(ctx, initial, varying, dying, [*consts, *xs])
     ys = [b.allocate((length, *_physical(v.aval)), _word_dtype(v.aval), varies)
           for v, varies in zip(body.jaxpr.outvars[num_carry:], body.varying_out[num_carry:], strict=True)]
 

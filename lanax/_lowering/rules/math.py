@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
+from llvmlite import ir
+
+from lanax._lowering.arrays import Array
+from lanax._lowering.context import Context
+from lanax._lowering.registry import register
+from lanax._lowering.rules.convert import convert
 from lanax._lowering.rules.elementwise import Fn, elementwise
+from lanax._lowering.rules.rounding import round_to
+from lanax._math import power
 
 #: Module of `lanax._math`, function, primitive, rough cost in vector instructions.
 _TABLE = (
@@ -47,4 +56,17 @@ def _register(module: str, function: str, primitive: str, cost: float) -> None:
 
 for _row in _TABLE:
     _register(*_row)
+
+
+@register("pow", cost=60.0)
+def _pow_rule(ctx: Context, x: Array, y: Array, **_: Any) -> Array:
+    """The exponent may be an integer: it is converted to the dtype of the base."""
+    b, dtype, exponent = ctx.b, x.dtype, y.dtype
+
+    def fn(u: ir.Value, v: ir.Value) -> ir.Value:
+        return round_to(b, power.pow(b, *b.join(u, convert(b, v, exponent, dtype))), dtype)
+
+    return b.map(fn, dtype, x, y)
+
+
 elementwise("sqrt", lambda b, dtype, x: b.sqrt(x), 6)

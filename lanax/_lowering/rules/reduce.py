@@ -12,9 +12,9 @@ import numpy as np
 from jax import lax
 from llvmlite import ir
 
-from lanax._jax import core
+from lanax._jax import jaxpr_as_fun, open_and_consts
 from lanax._llvm import types as t
-from lanax._llvm.memory import Index
+from lanax._llvm.memory import Index, to_lane, to_memory
 from lanax._lowering.arrays import UNROLL, Array
 from lanax._lowering.context import Context
 from lanax._lowering.emitter import Emitter
@@ -254,7 +254,10 @@ def _reduce_by(*operands: Any, jaxpr: Any, dimensions: Sequence[int], **_: Any) 
     kept = [axis for axis in range(arrays[0].ndim) if axis not in dimensions]
     shape = [arrays[0].shape[axis] for axis in kept]
     rows = [lax.transpose(x, [*dimensions, *kept]).reshape((-1, *shape)) for x in arrays]
-    combine = core.jaxpr_as_fun(jaxpr)
+    opened, consts = open_and_consts(jaxpr)
+    if consts:
+        raise NotImplementedError("constants inside the function")
+    combine = jaxpr_as_fun(opened)
     for _axis in kept:
         combine = jax.vmap(combine)
 
@@ -269,31 +272,31 @@ register_composition("reduce", _reduce_by)
 
 
 # -- precision -------------------------------------------------------------------------------------------------------
-#: Bits of exponent and mantissa of the dtypes that are held in a wider lane.
-_FORMATS = {t.FLOAT16: (5, 10), t.BFLOAT16: (8, 7), np.dtype(np.float32): (8, 23), np.dtype(np.float64): (11, 52)}
-
-
 @register("reduce_precision", cost=8.0)
 def _reduce_precision_rule(ctx: Context, x: Array, *, exponent_bits: int, mantissa_bits: int, **_: Any) -> Array:
-    b, dtype = ctx.b, x.dtype
-    return b.map(lambda v: round_to(b, _reduced(b, v, dtype, exponent_bits, mantissa_bits), dtype), dtype, x)
+    return ctx.b.map(lambda v: _with_bits(ctx.b, v, x.dtype, exponent_bits, mantissa_bits), x.dtype, x)
 
 
-def _reduced(b: Emitter, x: ir.Value, dtype: np.dtype, exponent_bits: int, mantissa_bits: int) -> ir.Value:
-    """`x` rounded to fewer bits, ties to even; what is too large becomes infinite, what is too small zero."""
-    own_exponent, own_mantissa = _FORMATS[dtype]
-    width = t.bit_width(x.type)
-    digits = 52 if width == 64 else 23
-    bits = b.bits(x)
-    if mantissa_bits < own_mantissa:
+def _with_bits(b: Emitter, x: ir.Value, dtype: np.dtype, exponent_bits: int, mantissa_bits: int) -> ir.Value:
+    """`x` rounded to fewer bits, ties to even; what is too large becomes infinite, what is too small zero.
+
+    As XLA does it: on the bits as they are stored, so that subnormals lose digits at the same place as other numbers.
+    """
+    kind, width = t.lane_type(dtype), 8 * dtype.itemsize
+    digits = {t.FLOAT16: 10, t.BFLOAT16: 7, np.dtype(np.float32): 23, np.dtype(np.float64): 52}[dtype]
+    stored = to_memory(b, x, kind)
+    bits = b.bits(stored) if t.is_float(stored.type) else stored
+    if mantissa_bits < digits:
         drop = digits - mantissa_bits
         odd = b.and_(b.lshr(bits, drop), 1)
         bits = b.and_(b.add(b.add(bits, (1 << (drop - 1)) - 1), odd), -(1 << drop))
-    if exponent_bits < own_exponent:
-        bias, reduced = (1023 if width == 64 else 127), (1 << (exponent_bits - 1)) - 1
+    own_bits = width - 1 - digits
+    if exponent_bits < own_bits:
+        bias, reduced = (1 << (own_bits - 1)) - 1, (1 << (exponent_bits - 1)) - 1
         sign = b.and_(bits, -(1 << (width - 1)))
         infinity = (2 * bias + 1) << digits
         exponent = b.and_(bits, infinity)
         bits = b.select(b.gt(exponent, (bias + reduced) << digits), b.or_(sign, infinity), bits)
         bits = b.select(b.le(exponent, (bias - reduced) << digits), sign, bits)
-    return b.select(b.isnan(x), x, b.float_of_bits(bits))
+    stored = b.float_of_bits(bits) if t.is_float(stored.type) else bits
+    return b.select(b.isnan(x), x, to_lane(b, stored, kind))
