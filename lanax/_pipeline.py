@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from lanax import _jax
+from lanax import _jax, _unvmap
 from lanax._checks import Check, extract_checks
 from lanax._jax import Jaxpr, JaxprEqn
 from lanax._lowering.coverage import has_rule, why_not
@@ -76,7 +76,14 @@ class Stages:
     @functools.cached_property
     def partition(self) -> Partition:
         """Which equation takes which route."""
-        return partition(self.uniformity, lambda e: miss_reason(e, why_not, _ARRAY_LIMIT), self.plan.route or "auto")
+        seen = _unvmap.reaches_output(self.expanded)
+
+        def reason(eqn: JaxprEqn) -> str | None:
+            if seen and eqn.primitive.name in _unvmap.PRIMITIVES:
+                return "it reduces over the whole batch, and its value is seen in the results"
+            return why_not(eqn)
+
+        return partition(self.uniformity, lambda e: miss_reason(e, reason, _ARRAY_LIMIT), self.plan.route or "auto")
 
     def kernel(self, index: int, in_axes: Axes, out_axes: tuple[int, ...]) -> Kernel:
         """The kernel of part `index`, for inputs and results that have the batch axis there."""

@@ -7,7 +7,7 @@ differentiate the original. Knows nothing of batches, lanes or LLVM.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,7 +77,7 @@ def expand(closed: ClosedJaxpr, has_rule: HasRule, compositions: Compositions, p
     """
     expanded = _Expander(has_rule, compositions, platform).whole(closed)
     if _unvmap.is_used(expanded.jaxpr) and not _unvmap.reaches_output(expanded.jaxpr):
-        expanded = _Expander(has_rule, compositions, platform, per_example=_unvmap.PRIMITIVES).whole(expanded)
+        expanded = _Expander(has_rule, compositions, platform, reduce=True).whole(expanded)
     return expanded
 
 
@@ -122,12 +122,13 @@ class _Expander:
     """One expansion: what it was asked for, and what it has expanded already."""
 
     def __init__(
-        self, has_rule: HasRule, compositions: Compositions, platform: str, per_example: Set[str] = frozenset()
+        self, has_rule: HasRule, compositions: Compositions, platform: str, reduce: bool = False
     ) -> None:
         self.has_rule = has_rule
         self.compositions = compositions
         self.platform = platform
-        self.batchwide = _unvmap.PRIMITIVES - per_example
+        #: Whether reductions over the batch are replaced by reductions over one example or one step.
+        self.reduce = reduce
         #: Where equations without a line of the user's come from: the call or the loop around them.
         self.caller: Any = None
         #: Where all equations come from, while expanding what a primitive was replaced by.
@@ -163,8 +164,10 @@ class _Expander:
         """Expand a jaxpr into `scope`, with `args` for its inputs; what it returns."""
         env: dict[Var, Atom] = dict(zip(jaxpr.invars, args, strict=True))
         env.update((v, scope.constant(c, v.aval)) for v, c in zip(jaxpr.constvars, consts, strict=True))
-        for eqn in jaxpr.eqns:
-            results = self.equation(eqn, substituted(eqn.invars, env), scope)
+        choosing = _unvmap.only_choosing(jaxpr) if self.reduce else ()
+        for index, eqn in enumerate(jaxpr.eqns):
+            operands = substituted(eqn.invars, env)
+            results = scope.keep(eqn, operands) if index in choosing else self.equation(eqn, operands, scope)
             env.update(zip(eqn.outvars, results, strict=True))
         return substituted(jaxpr.outvars, env)
 
@@ -185,7 +188,7 @@ class _Expander:
         if not is_left_whole(eqn) and not composed:
             expand_inner = {"while": self.while_loop, "scan": self.scan, "cond": self.cond}[name]
             return self.within(eqn.source_info, expand_inner, eqn, operands, scope)
-        if composed or not self.has_rule(eqn.primitive, eqn.params):
+        if composed or name in _unvmap.PRIMITIVES or not self.has_rule(eqn.primitive, eqn.params):
             replacement = self.replacement(eqn, operands)
             if replacement is not None:
                 return self.replaced(eqn, operands, replacement, scope)
@@ -221,7 +224,7 @@ class _Expander:
         """A jaxpr of the operands that are variables: from a composition, or else from the primitive's own `impl`."""
         name = eqn.primitive.name
         fun = self.compositions.get(name)
-        own = fun is None and name not in self.batchwide
+        own = fun is None and (self.reduce or name not in _unvmap.PRIMITIVES)
         fun = _jax.impl_of(eqn.primitive) if own else fun
         if fun is None:
             return None

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from lanax import _jax
+from lanax import _jax, _unvmap
 from lanax._jax import Atom, Jaxpr, JaxprEqn, Literal, Var
 from lanax._surgery import Cond, Scan, While, is_left_whole
 
@@ -65,7 +65,9 @@ def analyse(jaxpr: Jaxpr, varying_in: Sequence[bool], while_active: bool = False
     result = Uniformity(jaxpr, dict(zip(inputs, map(bool, given), strict=True)))
     for index, eqn in enumerate(jaxpr.eqns):
         operands = result.of(eqn.invars)
-        if is_left_whole(eqn):
+        if eqn.primitive.name in _unvmap.PRIMITIVES:
+            outputs = [False]
+        elif is_left_whole(eqn):
             outputs = [any(operands)] * len(eqn.outvars)
         else:
             outputs, result.inner[index] = _RULES[eqn.primitive.name](eqn, operands, while_active)

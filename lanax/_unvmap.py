@@ -4,8 +4,10 @@ Under `jax.vmap` they reduce over the batch as well. The libraries that use them
 Diffrax, Lineax, Optimistix) do so to choose between ways to the same result: whether a loop goes on, which it does
 with finished examples frozen; whether a step that only some examples need, but that harms none, is taken; whether
 anything is to be raised. There the reduction over one example gives what the function gives for that example alone,
-which is what `jax.vmap` promises, and no example waits for another. Where the reduced value itself can be seen in the
-results, only the reduction over the batch is right.
+which is what `jax.vmap` promises, and no example waits for another. Where the value only chooses by a `select` or a branch,
+the reduction over the active lanes of one step will do as well, since `jax.vmap` of just these examples would give it;
+then it is uniform, and so is what it chooses (the first stage of a Runge-Kutta step, say). Where the reduced value
+itself can be seen in the results, only the reduction over the batch is right.
 """
 
 from __future__ import annotations
@@ -24,6 +26,31 @@ _CALLBACKS = frozenset({"pure_callback", "io_callback", "debug_callback"})
 def is_used(jaxpr: Jaxpr) -> bool:
     """True where one of the primitives occurs, at any depth."""
     return any(eqn.primitive.name in PRIMITIVES or any(map(is_used, inner_jaxprs(eqn))) for eqn in jaxpr.eqns)
+
+
+#: What hands a choice on.
+_LOGIC = frozenset({"and", "convert_element_type", "not", "or", "reduce_and", "reduce_or"})
+
+
+def only_choosing(jaxpr: Jaxpr) -> set[int]:
+    """Indices of the equations whose reduction does nothing in this jaxpr but choose, by `select_n` or by a branch that
+    holds no callback."""
+    escaping = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
+    found: set[int] = set()
+    for index, eqn in reversed(list(enumerate(jaxpr.eqns))):
+        name = eqn.primitive.name
+        quiet = not any(v in escaping for v in eqn.outvars)
+        if name in PRIMITIVES and quiet:
+            found.add(index)
+        if name in _LOGIC and quiet:
+            continue
+        chooses = name == "select_n" or (name == "cond" and not any(map(_calls_back, inner_jaxprs(eqn))))
+        escaping.update(v for v in eqn.invars[int(chooses):] if not isinstance(v, Literal))
+    return found
+
+
+def _calls_back(jaxpr: Jaxpr) -> bool:
+    return any(e.primitive.name in _CALLBACKS or any(map(_calls_back, inner_jaxprs(e))) for e in jaxpr.eqns)
 
 
 def reaches_output(jaxpr: Jaxpr) -> bool:

@@ -156,6 +156,8 @@ def _scatters() -> list[Case]:
             update_window_dims=(), inserted_window_dims=(1,), scatter_dims_to_operand_dims=(1,),
             operand_batching_dims=(0,), scatter_indices_batching_dims=(1,))),
              (large, indices((3, 30, 1), -2, 22), ((3, 30), F32)), exact=True),
+        *(Case("scatter", f"apply-{n}", lambda x, i: x.at[i].apply(lambda v: jnp.where(v > 0, v * 2 + 1, -v)),
+               (((n,), F32), indices((6,), -n, n)), exact=True) for n in LENGTHS),
         Case("scatter", "itself", lambda x, i: x.at[i].set(x[::-1][:5] * 2), (((90,), F32), indices((5,), 0, 89)),
              exact=True),
     ]

@@ -113,7 +113,9 @@ def _reductions() -> list[Case]:
         for axes in ((0,), (1,), (0, 1)):
             rows += both(primitive, f"{axes}", lambda x, f=fun, axes=axes: f(x, axes))
         for dtype in (F64, I32, BF16, F16, U32):
-            rows += both(primitive, "rows", lambda x, f=fun: f(x, (1,)), dtype, rtol=1e-13)
+            # XLA rounds the partial sums of 16-bit floats, in an order of its own.
+            tolerance = {"rtol": 0.02, "atol": 0.3} if dtype in (BF16, F16) else {"rtol": 1e-13}
+            rows += both(primitive, "rows", lambda x, f=fun: f(x, (1,)), dtype, **tolerance)
         rows += [Case(primitive, "of nothing", lambda x, f=fun: f(x, (1,)), (((3, 0), F32),), exact=True),
                  Case(primitive, "no axes", lambda x, f=fun: f(x, ()), ((SMALL, F32),), exact=True),
                  Case(primitive, "one element", lambda x, f=fun: f(x, (1,)), (((90, 1), F32),), exact=True)]
@@ -124,23 +126,25 @@ def _reductions() -> list[Case]:
                              ((LARGE, dtype),)))
     for name in ("max", "min"):
         fun = _REDUCTIONS[name]
-        rows += [Case(f"reduce_{name}", f"special-{np.dtype(dtype)}-{size}", lambda x, f=fun: f(x, (1,)),
-                      (special(shape, dtype, 0.05),))
-                 for size, shape in (("small", SMALL), ("large", LARGE)) for dtype in (F32, F64, BF16)]
+        # Of a large array jax 0.12.0.1 loses NaNs in whole batches: run/test_rules_shape.py has that row.
+        rows += [Case(f"reduce_{name}", f"special-{np.dtype(dtype)}", lambda x, f=fun: f(x, (1,)),
+                      (special(SMALL, dtype, 0.05),)) for dtype in (F32, F64, BF16)]
         rows += both(f"reduce_{name}", "bools", lambda x, f=fun: f(x, (0,)), BOOL)
     return rows
 
 
 def _sums() -> list[Case]:
     return [
+        Case("reduce_sum", "bfloat16 in float32", lambda x: jnp.sum(x, 1), ((LARGE, BF16),)),
         Case("reduce_sum", "many results", lambda x: jnp.sum(x, 1), (((70, 6), F32),)),
         Case("reduce_sum", "first axis, many results", lambda x: jnp.sum(x, 0), (((50, 70), F32),), atol=1e-5),
         Case("reduce_sum", "middle axis", lambda x: jnp.sum(x, 1), (((5, 19, 7), F32),)),
         Case("reduce_sum", "outer axes", lambda x: jnp.sum(x, (0, 2)), (((5, 4, 27), F32),), atol=1e-5),
         Case("reduce_sum", "long", jnp.sum, (((1001,), F32),), atol=1e-4),
-        Case("reduce_sum", "products", lambda x, y: jnp.sum(x * y, 1), ((LARGE, F32), (LARGE, F32))),
+        Case("reduce_sum", "products", lambda x, y: jnp.sum(x * y, 1), ((LARGE, F32), (LARGE, F32)), atol=1e-5),
         Case("reduce_sum", "few products", lambda x, y: jnp.sum(x * y), ((SMALL, F32), (SMALL, F32))),
-        Case("reduce_sum", "products with a scalar", lambda x, y: jnp.sum(x * y, 0), ((LARGE, F32), ((), F32))),
+        Case("reduce_sum", "products with a scalar", lambda x, y: jnp.sum(x * y, 0), ((LARGE, F32), ((), F32)),
+             atol=1e-5),
         Case("reduce_sum", "squares", lambda x: jnp.sum(jnp.square(x + 1)), ((LARGE, F64),), rtol=1e-12),
         Case("reduce_sum", "then broadcast", lambda x: x / jnp.sum(jnp.abs(x), 1, keepdims=True), (((70, 9), F32),)),
         Case("reduce_max", "softmax", lambda x: jnp.exp(x - jnp.max(x, 0)), (((9, 70), F32),)),
@@ -260,5 +264,7 @@ def _products() -> list[Case]:
     ]
 
 
-CASES: list[Case] = [*_moves(), *_reshapes(), *_iotas(), *_reductions(), *_sums(), *_extreme_positions(), *_cumulatives(),
-                     *_own_reductions(), *_precisions(), *_products()]
+CASES: list[Case] = [
+    *_moves(), *_reshapes(), *_iotas(), *_reductions(), *_sums(), *_extreme_positions(), *_cumulatives(),
+    *_own_reductions(), *_precisions(), *_products(),
+]

@@ -27,6 +27,12 @@ class Control(Lanes):
             return condition
         return self.ir.sext(condition, ir.VectorType(ir.IntType(self.mask_bits), condition.type.count))
 
+    def mask_and(self, condition: ir.Value, mask: ir.Value | None) -> ir.Value:
+        """The mask of the lanes of `mask` (all where it is None) in which `condition` (i1 lanes) holds."""
+        if mask is None:
+            return self.to_mask(condition)
+        return self.select(condition, mask, self.like(mask, 0))
+
     def of_mask(self, mask: ir.Value) -> ir.Value:
         """A mask as i1 lanes."""
         if t.bit_width(mask.type) == 1:
@@ -35,10 +41,13 @@ class Control(Lanes):
 
     def any(self, mask: ir.Value) -> ir.Value:
         """Whether any lane of a mask is on, as a scalar i1."""
-        bits = self.of_mask(mask)
-        if not isinstance(bits.type, ir.VectorType):
-            return bits
-        word = self.ir.bitcast(bits, ir.IntType(bits.type.count))
+        if not isinstance(mask.type, ir.VectorType):
+            return mask
+        bits = t.bit_width(mask.type)
+        if bits == 1:  # mask registers, or bools that are not a mask yet
+            word = self.ir.bitcast(mask, ir.IntType(mask.type.count))
+        else:  # one `vptest`; no packing
+            word = self.intrinsic("vector.reduce.or", ir.IntType(bits), mask, overload=mask.type)
         return self.ir.icmp_unsigned("!=", word, ir.Constant(word.type, 0))
 
     def _pack(self, values: Values) -> tuple[Values, list[bool]]:

@@ -1,8 +1,8 @@
 """erf, erfc and the inverse of erf on lanes, by minimax approximations that were fitted for this file.
 
-erf: an odd polynomial near 0, 1 - e^-T(|x|) beyond. erfc: e^(-x^2) times a function of t = (x - K) / (x + K), which takes
-all x >= 0 to [-1, 1] (Shepherd and Laframboise). erf_inv: one piece for the middle, one for both tails in the square root
-of a logarithm (as Giles and Wichura do).
+erf: an odd polynomial near 0, 1 - e^-T(|x|) beyond. erfc: 1 - erf near 0, beyond e^(-x^2) times a function of
+t = (x - K) / (x + K), which takes all x >= 0 to [-1, 1] (Shepherd and Laframboise). erf_inv: one piece for the middle,
+one for both tails in the square root of a logarithm (as Giles and Wichura do).
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ _MIDDLE = [3.772152e-01, 2.497681e-01, -1.9680928e-03, -1.6922149e-03, 2.158644e
            2.941188e-07, 6.279179e-08, -8.79087e-09]
 _TAIL = [1.3359454e00, 9.822729e-01, 3.519023e-02, -3.115344e-02, 1.8693103e-02, -5.230154e-03, -1.8211615e-03,
          2.35895e-03, -8.9906115e-04, 1.2896396e-04]
-# float64: x + x p up to 0.825, else s + p with s = sqrt(-log(1 - |x|)): p a rational function of MIDDLE_CENTRE - x^2 or of
-# s - TAIL_START
+# float64: x + x p up to 0.825, else s + p with s = sqrt(-log(1 - |x|)): p a rational function of MIDDLE_CENTRE - x^2,
+# or of s - TAIL_START
 _MIDDLE_CENTRE, _TAIL_START = 0.6875, 1.3125
 _MIDDLE_OVER = [0.16791142856923932, 0.8048244731041797, -0.41070377579775313, -7.712702112444853, -14.298886347468839,
                 -9.830326661802161, -2.431999916401944, -0.14446019177860717]

@@ -3,6 +3,7 @@ arguments modulo pi / 2. Knows no function by name."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
 from llvmlite import ir
@@ -22,7 +23,6 @@ LOW_WORD = 0xFFFFFFFF
 #: Stored exponent of the least double that `reduce_huge` takes: 2^17.
 LEAST_EXPONENT = 1040
 HALF_PI_HIGH, HALF_PI_LOW = 1.5707963267948966, 6.123233995736766e-17
-MAGIC_BITS = 0x4338000000000000
 
 
 def any_lane(b: Lanes, mask: ir.Value) -> ir.Value:
@@ -64,7 +64,7 @@ def _window(b: Lanes, shift: ir.Value) -> list[ir.Value]:
     left = b.and_(shift, 63)
     right = b.xor(left, 63)
     limbs = []
-    for high, low in zip(words[:3], words[1:], strict=True):
+    for high, low in itertools.pairwise(words):
         word = b.or_(b.shl(high, left), b.lshr(b.lshr(low, 1), right))
         limbs += [b.lshr(word, 32), b.and_(word, LOW_WORD)]
     return limbs
@@ -76,7 +76,7 @@ def _product(b: Lanes, mantissa: ir.Value, limbs: list[ir.Value]) -> list[ir.Val
     columns: list[list[ir.Value]] = [[] for _ in range(7)]
     for factor, first in ((low, 0), (high, 1)):
         for i, limb in enumerate(reversed(limbs)):
-            if 1 <= i + first <= 5 and (first, i) != (0, 0):
+            if 1 <= i + first <= 5:
                 part = b.mul(factor, limb)
                 columns[i + first].append(b.and_(part, LOW_WORD))
                 columns[i + first + 1].append(b.lshr(part, 32))
@@ -89,10 +89,6 @@ def _product(b: Lanes, mantissa: ir.Value, limbs: list[ir.Value]) -> list[ir.Val
         out.insert(0, b.and_(total, LOW_WORD))
         carry = b.lshr(total, 32)
     return out
-
-
-def _limb_as_double(b: Lanes, limb: ir.Value, scale: float) -> ir.Value:
-    return b.mul(b.sub(b.float_of_bits(b.add(limb, MAGIC_BITS)), c.FLOAT64.magic), scale)
 
 
 def _reduce_double(b: Lanes, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
@@ -108,8 +104,10 @@ def _reduce_double(b: Lanes, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]
     mantissa = b.or_(b.and_(bits, (1 << 52) - 1), 1 << 52)
     top, *rest = _product(b, mantissa, _window(b, shift))
     n = b.lshr(b.add(top, 1 << 29), 30)
-    first = _limb_as_double(b, b.sub(top, b.shl(n, 30)), 2.0**-30)
-    second, third, fourth = (_limb_as_double(b, limb, 2.0 ** -(62 + 32 * i)) for i, limb in enumerate(rest))
+    fraction = [b.sub(top, b.shl(n, 30)), *rest]
+    first, second, third, fourth = (
+        b.mul(c.integer_as_float(b, limb), 2.0 ** -(30 + 32 * i)) for i, limb in enumerate(fraction)
+    )
     high, error = c.fast_two_sum(b, first, second)
     high, low = c.fast_two_sum(b, high, b.add(error, b.add(third, fourth)))
     r, error = c.two_product(b, high, HALF_PI_HIGH)

@@ -1,7 +1,7 @@
 """asin, acos, atan and atan2 on lanes. Knows no other function of this folder.
 
-asin s = s + s^3 P(s^2) up to 1/2; beyond it from asin sqrt((1 - |x|) / 2), whose argument is small. atan t = t + t^3 Q(t^2)
-up to 1; beyond it from the atan of the reciprocal.
+asin s = s + s^3 P(s^2) up to 1/2; beyond it from asin sqrt((1 - |x|) / 2), whose argument is small.
+atan t = t + t^3 Q(t^2) up to 1; beyond it from the atan of the reciprocal.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ def _first_quadrant(b: Lanes, t: ir.Value, steep: ir.Value) -> ir.Value:
     """atan t for t from 0 to 1, its complement to pi/2 where `steep`."""
     k = _constants(t)
     square = b.mul(t, t)
-    angle = b.fma(b.mul(t, square), c.polynomial(b, square, k.atan), t)
+    polynomial = b.fma(c.polynomial(b, square, k.atan[1:]), square, k.atan[0])
+    angle = b.fma(b.mul(t, square), polynomial, t)
     complement = b.sub(k.half_pi, b.sub(angle, k.half_pi_low))
     return b.select(steep, complement, angle)
 

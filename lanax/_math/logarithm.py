@@ -24,7 +24,7 @@ _LOG_FLOAT64 = [0.6666666666666735, 0.39999999999409347, 0.2857142874368901, 0.2
                 0.15313831459244723, 0.14798266686370595]
 
 
-def _log_of_one_plus(b: Lanes, f: ir.Value) -> ir.Value:
+def log_of_one_plus(b: Lanes, f: ir.Value) -> ir.Value:
     """log(1 + f) for f between sqrt(1/2) - 1 and sqrt(2) - 1; keeps the sign of a zero."""
     if not c.is_double(f):
         return b.fma(b.mul(f, f), c.polynomial(b, f, _LOG_FLOAT32), f)
@@ -51,7 +51,7 @@ def _special(b: Lanes, x: ir.Value, y: ir.Value, zero: float) -> ir.Value:
 def log(b: Lanes, x: ir.Value) -> ir.Value:
     """Natural logarithm."""
     m, minus_e, _ = c.split_exponent(b, x, SQRT_HALF_BITS[c.format_of(x).mantissa])
-    y = _add_exponent(b, _log_of_one_plus(b, b.sub(m, 1.0)), minus_e)
+    y = _add_exponent(b, log_of_one_plus(b, b.sub(m, 1.0)), minus_e)
     return _special(b, x, y, 0.0)
 
 
@@ -65,7 +65,7 @@ def log1p_of_sum(b: Lanes, x: ir.Value, low: ir.Value | None = None) -> ir.Value
     m, minus_e, shifted = c.split_exponent(b, total, SQRT_HALF_BITS[f.mantissa])
     # twice 2^-e, which is 0 for the largest e instead of out of range
     scale = b.float_of_bits(b.add(shifted, f.one_bits + (1 << f.mantissa)))
-    return _add_exponent(b, _log_of_one_plus(b, b.fma(b.mul(error, 0.5), scale, b.sub(m, 1.0))), minus_e)
+    return _add_exponent(b, log_of_one_plus(b, b.fma(b.mul(error, 0.5), scale, b.sub(m, 1.0))), minus_e)
 
 
 def log1p(b: Lanes, x: ir.Value) -> ir.Value:

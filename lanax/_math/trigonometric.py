@@ -11,6 +11,7 @@ import dataclasses
 
 from llvmlite import ir
 
+from lanax._llvm import types as t
 from lanax._llvm.lanes import Lanes
 from lanax._math import common as c
 from lanax._math import extended
@@ -20,8 +21,8 @@ from lanax._math import extended
 class _Constants:
     """Numbers of one format: pi/2 in three parts, 2/pi, and from which |x| on the argument is huge.
 
-    With n up to 2 huge / pi the product of n and the first part is exact after the subtraction. So is that of the second
-    part: in float64 since it has 29 bits; in float32 where the difference is small, since the first part has 16 bits.
+    n times the first part is exact after the subtraction. So is n times the second part: in float64 since it has 29
+    bits; in float32 where the difference is small, since the first part has 16 bits.
     sin r = r + r^3 S(r^2), cos r = 1 - r^2 / 2 + r^4 C(r^2).
     """
 
@@ -88,12 +89,12 @@ def _cos_part(b: Lanes, square: ir.Value) -> ir.Value:
 
 def _odd(b: Lanes, n: ir.Value) -> ir.Value:
     """Whether n is odd, as a comparison that costs nothing where a select looks at the sign bit."""
-    return b.lt(b.shl(n, c.t.bit_width(n.type) - 1), 0)
+    return b.lt(b.shl(n, t.bit_width(n.type) - 1), 0)
 
 
 def _half_turns(b: Lanes, n: ir.Value) -> ir.Value:
     """The sign bit, where bit 1 of n is set."""
-    width = c.t.bit_width(n.type)
+    width = t.bit_width(n.type)
     return b.and_(b.shl(n, width - 2), 1 << (width - 1))
 
 
@@ -130,4 +131,4 @@ def tan(b: Lanes, x: ir.Value) -> ir.Value:
     quotient = b.mul(over, inverse)
     missing = b.add(b.fma(b.neg(quotient), under, over), b.fma(b.neg(quotient), under_low, over_low))
     value = b.fma(missing, inverse, quotient)
-    return c.flip_sign(b, c.flip_sign(b, value, x), b.float_of_bits(b.shl(n, c.t.bit_width(n.type) - 1)))
+    return c.flip_sign(b, c.flip_sign(b, value, x), b.float_of_bits(b.shl(n, t.bit_width(n.type) - 1)))

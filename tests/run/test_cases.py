@@ -20,11 +20,16 @@ def check(case: Case, got: list[np.ndarray], want: list[np.ndarray]) -> None:
     for x, y in zip(got, want, strict=True):
         assert (x.shape, x.dtype) == (y.shape, y.dtype)
         if case.exact or y.dtype.kind in "iub":
-            np.testing.assert_array_equal(x, y)
+            np.testing.assert_array_equal(comparable(x), comparable(y))
             continue
         eps = float(jax.numpy.finfo(y.dtype).eps) if y.dtype.itemsize == 2 else 0.0
         np.testing.assert_allclose(x.astype(np.float64), y.astype(np.float64), max(case.rtol, 2 * eps),
                                    max(case.atol, eps / 4))
+
+
+def comparable(x: np.ndarray) -> np.ndarray:
+    """The array in a dtype whose NaN NumPy knows."""
+    return x if x.dtype.kind in "biuf" else x.astype(np.float32)
 
 
 def vmapped(case: Case, args: list[np.ndarray], axes: tuple[int | None, ...] | int = 0) -> list[np.ndarray]:
@@ -46,7 +51,7 @@ def test_same_as_the_loop_and_as_vmap(case: Case) -> None:
         check(case, got, vmapped(case, args))
         for lanes in (1, 16):
             for x, y in zip(run_kernel(case.fun, args, lanes=lanes), got, strict=True):
-                np.testing.assert_array_equal(x, y)
+                np.testing.assert_array_equal(comparable(x), comparable(y))
 
 
 @pytest.mark.parametrize("case", CASES[::23], ids=str)

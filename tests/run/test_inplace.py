@@ -225,9 +225,10 @@ def stack_machine(n, x):
 
 
 PROGRAMS = (
-    fill, fill_slices, histogram, old_and_new, old_is_kept, swapped, rotated, shifted, row_of_rows, scan_inside_while,
-    scan_over_rows_of_its_carry, whole_update_in_inner_scan, while_inside_while, uniform_while_inside_while, in_branches,
-    in_one_branch, in_switch, branch_result_is_read_later, filter_by_index, sieve, small_buffer, stack_machine,
+    fill, fill_slices, histogram, old_and_new, old_is_kept, swapped, rotated, shifted, row_of_rows,
+    scan_inside_while, scan_over_rows_of_its_carry, whole_update_in_inner_scan, while_inside_while,
+    uniform_while_inside_while, in_branches, in_one_branch, in_switch, branch_result_is_read_later,
+    filter_by_index, sieve, small_buffer, stack_machine,
 )
 
 

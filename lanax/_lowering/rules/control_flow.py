@@ -125,8 +125,7 @@ def _while_rule(ctx: Context, *args: Array, cond_nconsts: int, body_nconsts: int
         on = on.at()
         if not cond.varying_out[0]:
             return on
-        on = b.to_mask(b.splat(on))
-        return on if mask is None else b.and_(on, mask)
+        return b.mask_and(b.splat(on), mask)
 
     if not cond.varying_out[0]:
         def step(values: list[ir.Value]) -> tuple[list[ir.Value], ir.Value]:
@@ -263,9 +262,7 @@ def _varying_cond(ctx: Context, which: ir.Value, operands: list[Array], results:
     count = len(ctx.inner)
     values: list[ir.Value] | None = None
     for k in reversed(range(count)):
-        mask = b.to_mask(_takes(ctx, which, k, count))
-        if ctx.mask is not None:
-            mask = b.and_(mask, ctx.mask)
+        mask = b.mask_and(_takes(ctx, which, k, count), ctx.mask)
         first = values is None
         if _cheap(ctx.inner[k].jaxpr):
             new = ctx.lower_inner(k, operands, mask)

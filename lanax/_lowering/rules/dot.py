@@ -51,7 +51,7 @@ def _supports(avals_in: tuple[Any, ...], avals_out: tuple[Any, ...], params: Map
 @register("dot_general", supports=_supports, cost=8.0)
 def _dot_general_rule(ctx: Context, lhs: Array, rhs: Array, *, dimension_numbers: Any, **_: Any) -> Array:
     product = _Product(ctx, lhs, rhs, dimension_numbers)
-    if math.prod(product.depth) == 0:
+    if 0 in (*product.shape, *product.depth):
         return ctx.b.full(product.shape, 0, product.dtype)
     if product.unrolled:
         return ctx.b.lazy(product.shape, product.dtype, product.one, (lhs, rhs))
@@ -92,7 +92,7 @@ class _Product:
         """Rows and columns of a tile. A tile's size changes no result: so it may depend on the lanes."""
         width = self.b.lanes * t.lane_type(self.dtype).itemsize if self.varying else 1
         results = max(2, _ACCUMULATORS // max(1, -(-width // _REGISTER)))
-        rows, columns = (sizes[-1] if sizes else 1 for sizes in (self.rows, self.columns))
+        rows, columns = (max(1, sizes[-1]) if sizes else 1 for sizes in (self.rows, self.columns))
         tall = min(rows, 4 if results >= 8 else 2)
         wide = min(columns, max(1, results // tall))
         return min(rows, max(1, results // wide)), wide

@@ -62,9 +62,13 @@ for _row in _TABLE:
 def _pow_rule(ctx: Context, x: Array, y: Array, **_: Any) -> Array:
     """The exponent may be an integer: it is converted to the dtype of the base."""
     b, dtype, exponent = ctx.b, x.dtype, y.dtype
+    known = y.at().constant if y.shape == () and isinstance(y.at(), ir.Constant) else None
 
     def fn(u: ir.Value, v: ir.Value) -> ir.Value:
-        return round_to(b, power.pow(b, *b.join(u, convert(b, v, exponent, dtype))), dtype)
+        power_of = None if known is None else power.pow_known(b, u, float(known))
+        if power_of is None:
+            power_of = power.pow(b, *b.join(u, convert(b, v, exponent, dtype)))
+        return round_to(b, power_of, dtype)
 
     return b.map(fn, dtype, x, y)
 

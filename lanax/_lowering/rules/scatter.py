@@ -12,14 +12,18 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
+from lanax._jax import ClosedJaxpr, open_and_consts
 from lanax._llvm import types as t
 from lanax._llvm.memory import Index
 from lanax._lowering.arrays import Array, Memory
 from lanax._lowering.context import Context
 from lanax._lowering.emitter import LOOP_UNROLL, Emitter
-from lanax._lowering.registry import Supports, register
+from lanax._lowering.jaxpr import lower_jaxpr
+from lanax._lowering.registry import COMPOSITIONS, RULES, Supports, register
 from lanax._lowering.rules.rounding import round_to
 from lanax._lowering.windows import Positions, Windows, aside, readable
+from lanax._trace import expand
+from lanax._uniformity import analyse
 
 #: An unrolled array is updated by at most this many selects; where it would take more, in memory.
 _SELECTS = 256
@@ -150,18 +154,43 @@ def _scatter_rule(ctx: Context, x: Array, indices: Array, values: Array, *, comb
 
 def _register_scatter(name: str, combine: Combine | None, supports: Supports | None = None) -> None:
     def rule(ctx: Context, x: Array, indices: Array, values: Array, *, dimension_numbers: Any, mode: Any,
-             **_: Any) -> Array:
-        return _scatter_rule(ctx, x, indices, values, combine=combine, numbers=dimension_numbers,
-                             clips=mode.name == "CLIP")
+             update_jaxpr: Any, update_consts: Any, **_: Any) -> Array:
+        by = combine if supports is None or update_jaxpr is None else _by_jaxpr(_expanded(update_jaxpr, update_consts))
+        return _scatter_rule(ctx, x, indices, values, combine=by, numbers=dimension_numbers, clips=mode.name == "CLIP")
 
     rule.__name__ = f"_{name.replace('-', '_')}_rule"
     register(name, supports=supports, cost=6.0)(rule)
 
 
+# -- functions of the user's (jax.numpy.ndarray.at[...].apply) --------------------------------------------------------
+def _expanded(update_jaxpr: Any, consts: Any) -> ClosedJaxpr:
+    """A function of the old element and the update's, in primitives that have a rule."""
+    closed = update_jaxpr if hasattr(update_jaxpr, "consts") else ClosedJaxpr(update_jaxpr, list(consts))
+    return expand(closed, lambda primitive, _: primitive.name in RULES, COMPOSITIONS)
+
+
+def _by_jaxpr(closed: ClosedJaxpr) -> Combine:
+    found = analyse(open_and_consts(closed)[0], [True, True])
+
+    def combine(b: Emitter, dtype: np.dtype, old: ir.Value, value: ir.Value) -> ir.Value:
+        (new,) = lower_jaxpr(b, found.jaxpr, [b.scalar(old, dtype), b.scalar(value, dtype)], found, None)
+        return new.at()
+
+    return combine
+
+
 def _why_no_scatter(avals_in: tuple[Any, ...], avals_out: tuple[Any, ...], params: Mapping[str, Any]) -> str | None:
-    return "scatter that applies a function is not in lanes yet" if params["update_jaxpr"] is not None else None
+    if params["update_jaxpr"] is None:
+        return None
+    closed = _expanded(params["update_jaxpr"], params["update_consts"])
+    jaxpr, consts = open_and_consts(closed)
+    missing = [e.primitive.name for e in jaxpr.eqns if e.primitive.name not in RULES]
+    if missing:
+        return f"scatter that applies a function with `{missing[0]}`, which has no lowering rule"
+    return "scatter that applies a function of other arrays" if consts else None
 
 
+# -- what the other scatters do with the old element and the update's -------------------------------------------------
 def _arithmetic(op: Callable[[Emitter, ir.Value, ir.Value], ir.Value], on_bool: str) -> Combine:
     def combine(b: Emitter, dtype: np.dtype, old: ir.Value, value: ir.Value) -> ir.Value:
         if dtype == np.bool_:
