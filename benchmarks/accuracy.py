@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lanax._llvm import types as t
-from lanax._math import exponential, hyperbolic, logarithm, power
+from lanax._math import error, exponential, gamma, hyperbolic, inverse, logarithm, power, trigonometric
 
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "tests" / "run"))
 from math_harness import Compiled, compile_module, mp_ulp_error, ulp_errors
@@ -76,6 +76,9 @@ def _mp_pow(x: mpmath.mpf, y: mpmath.mpf) -> mpmath.mpf:
 
 POSITIVE = ((0.0, INF),)
 WIDE = (((-1.0, 1.0),), ((-87.0, 88.0),), ((-700.0, 700.0),))
+TURNS = (((-1.0, 1.0),), ((-7.0, 7.0),), ((-1e5, 1e5),))
+BELOW_1 = (((-1.0, 1.0),), (((-1.0, 1.0),), ((0.9, 1.0),)))
+GAMMA = (((0.5, 4.0),), ((0.0, 100.0),))
 
 FUNCTIONS = {
     "exp": Row(exponential.exp, np.exp, mpmath.exp, lax.exp, cores=WIDE),
@@ -97,6 +100,21 @@ FUNCTIONS = {
     "asinh": Row(hyperbolic.asinh, np.arcsinh, mpmath.asinh, lax.asinh),
     "acosh": Row(hyperbolic.acosh, np.arccosh, mpmath.acosh, lax.acosh, ((1.0, INF),), (((1.0, 1.5),), ((1.0, 9.0),))),
     "atanh": Row(hyperbolic.atanh, np.arctanh, mpmath.atanh, lax.atanh, ((-1.0, 1.0),), (((-1.0, 1.0),),)),
+    "sin": Row(trigonometric.sin, np.sin, mpmath.sin, lax.sin, cores=TURNS),
+    "cos": Row(trigonometric.cos, np.cos, mpmath.cos, lax.cos, cores=TURNS),
+    "tan": Row(trigonometric.tan, np.tan, mpmath.tan, lax.tan, cores=TURNS),
+    "asin": Row(inverse.asin, np.arcsin, mpmath.asin, lax.asin, *BELOW_1),
+    "acos": Row(inverse.acos, np.arccos, mpmath.acos, lax.acos, *BELOW_1),
+    "atan": Row(inverse.atan, np.arctan, mpmath.atan, lax.atan),
+    "atan2": Row(inverse.atan2, np.arctan2, mpmath.atan2, lax.atan2, ((-INF, INF), (-INF, INF)),
+                 (((-1.0, 1.0), (-1.0, 1.0)), ((1.0, 1.01), (1.0, 1.01)))),
+    "erf": Row(error.erf, scipy.special.erf, mpmath.erf, lax.erf, cores=(((-1.0, 1.0),), ((-4.0, 4.0),))),
+    "erfc": Row(error.erfc, scipy.special.erfc, mpmath.erfc, lax.erfc, ((-5.0, 9.19),),
+                (((-1.0, 1.0),), ((0.0, 9.19),), ((0.0, 26.5),))),
+    "erf_inv": Row(error.erf_inv, scipy.special.erfinv, mpmath.erfinv, lax.erf_inv, *BELOW_1),
+    # left of 0 they have zeros, near which only the absolute error is small
+    "lgamma": Row(gamma.lgamma, scipy.special.gammaln, mpmath.loggamma, lax.lgamma, POSITIVE, GAMMA),
+    "digamma": Row(gamma.digamma, scipy.special.digamma, mpmath.digamma, lax.digamma, POSITIVE, GAMMA),
 }
 
 

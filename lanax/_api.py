@@ -85,23 +85,38 @@ class _Example:
         mapped = [_jax.is_batched(x, trace) for x in leaves]
         if self.plain or trace is None or not any(mapped):
             return self.fun(*args, **kwargs)
-        traced = [m or _is_array(x) for m, x in zip(mapped, leaves, strict=True)]
         try:
-            found = self._trace(leaves, tree, traced)
+            program, operands, out_tree = self._program(leaves, tree, mapped)
         except Exception as error:
             # Either the function looks at the value of an unmapped argument, as it may under `jax.vmap`, or JAX raises
             # the error again, in its own words and at the user's line.
             record(None, (), (), trace.axis_data.size, self.plan, f"it cannot be traced: {type(error).__name__}")
             return self.fun(*args, **kwargs)
-        program, consts, out_tree = found
         reason = _why_plain(program)
         if reason is not None:
             record(None, (), (), trace.axis_data.size, self.plan, reason)
             return self.fun(*args, **kwargs)
-        operands = [x for x, t in zip(leaves, traced, strict=True) if t]
-        outs = example_p.bind(*consts, *operands, program=program, out_axes=self._result_axes(program, out_tree),
+        outs = example_p.bind(*operands, program=program, out_axes=self._result_axes(program, out_tree),
                               plan=self.plan)
+        # What is handed through unmapped stays the object that was given, a Python number too.
+        given = {v: x for v, x in zip(program.jaxpr.invars, operands, strict=True) if not _jax.is_batched(x, trace)}
+        outs = [out if isinstance(v, _jax.Literal) else given.get(v, out)
+                for v, out in zip(program.jaxpr.outvars, outs, strict=True)]
         return jax.tree.unflatten(out_tree, outs)
+
+    def _program(self, leaves: Sequence[Any], tree: Any, mapped: Sequence[bool]) -> tuple[Program, list[Any], Any]:
+        """The program of one example, its operands, and the structure of its result."""
+        traced = [m or _is_array(x) for m, x in zip(mapped, leaves, strict=True)]
+        try:
+            program, consts, out_tree = self._trace(leaves, tree, traced)
+        except jax.errors.JAXTypeError:
+            # It looks at a value: the unmapped ones that are no arrays of JAX are there to be looked at.
+            fewer = [m or (t and isinstance(x, jax.Array)) for m, t, x in zip(mapped, traced, leaves, strict=True)]
+            if fewer == traced:
+                raise
+            traced = fewer
+            program, consts, out_tree = self._trace(leaves, tree, traced)
+        return program, [*consts, *(x for x, t in zip(leaves, traced, strict=True) if t)], out_tree
 
     def _trace(self, leaves: Sequence[Any], tree: Any, traced: Sequence[bool]) -> tuple[Program, list[Any], Any]:
         """The program of one example, the arrays it closes over (its first inputs), and the structure of its result."""
@@ -140,6 +155,8 @@ def _why_plain(program: Program) -> str | None:
     """Why the whole function is left to `jax.vmap`, or None."""
     if program.jaxpr.effects:
         return f"it has side effects ({', '.join(map(str, program.jaxpr.effects))}), whose order jax.vmap defines"
+    if _jax.names_an_axis(program.jaxpr):
+        return "it exchanges values between the examples of a named axis"
     return None
 
 
@@ -159,7 +176,8 @@ class Lowered:
 def _record(mapped: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> list[Call]:
     """The mapped calls that `mapped(*args, **kwargs)` makes; nothing runs."""
     leaves, tree = jax.tree.flatten((args, kwargs))
-    abstract = [_is_array(x) or isinstance(x, jax.ShapeDtypeStruct) for x in leaves]
+    # NumPy's arrays and Python's numbers stay what they are: the function may look at them.
+    abstract = [isinstance(x, (jax.Array, jax.ShapeDtypeStruct)) for x in leaves]
 
     def call(*given: Any) -> Any:
         rest = iter(given)

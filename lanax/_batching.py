@@ -12,7 +12,7 @@ from lanax import _jax
 from lanax._jax import NOT_MAPPED, Primitive, batching
 from lanax._pipeline import Axes, stages
 from lanax._plan import Plan
-from lanax._primitive import batched_call_p, bind
+from lanax._primitive import batched_call_p, bind, with_axis
 from lanax._program import Program
 from lanax._report import record
 
@@ -54,8 +54,7 @@ def _batch_rule(args: Sequence[Any], dims: Sequence[Any], *, program: Program, i
         return _folded(args, new, moved, size, program, out_axes, axis_size, plan)
     inner = [d if d is None or a is None else d - (d > a) for d, a in zip(new, moved, strict=True)]
     fun = jax.vmap(_jax.jaxpr_as_fun(program.jaxpr), in_axes=inner, out_axes=0, axis_size=size)
-    avals = [v.aval if d is None else _jax.ShapedArray((*v.aval.shape[:d], size, *v.aval.shape[d:]), v.aval.dtype)
-             for v, d in zip(program.jaxpr.invars, inner, strict=True)]
+    avals = [with_axis(v.aval, d, size) for v, d in zip(program.jaxpr.invars, inner, strict=True)]
     closed = _jax.trace(lambda *a: list(fun(*a)), avals, f"vmap({program.name})")
     wider = Program(_jax.without_consts(closed), f"vmap({program.name})")
     outs = bind(args, wider, tuple(moved), tuple(a + 1 for a in out_axes), axis_size, plan)

@@ -59,6 +59,7 @@ __all__ = [
     "literal",
     "make_closed",
     "make_open",
+    "names_an_axis",
     "new_jaxpr_eqn",
     "NOT_MAPPED",
     "prng",
@@ -120,6 +121,17 @@ def has_lasting_effects(eqn: JaxprEqn) -> bool:
     return any(not _partial_eval.dceable_effects.contains(effect) for effect in eqn.effects)
 
 
+def names_an_axis(jaxpr: Jaxpr) -> bool:
+    """True where a collective over a named axis occurs; not all of them have an effect that says so."""
+    if not core.get_axis_env().axis_sizes:
+        return False
+
+    def found(inner: Any) -> bool:
+        return any("axis_name" in e.params or any(map(found, core.jaxprs_in_params(e.params))) for e in inner.eqns)
+
+    return found(jaxpr)
+
+
 # Scan. From 0.12 on its parameters group the operands by trees instead of counting them.
 
 
@@ -166,6 +178,10 @@ def impl_of(primitive: Primitive) -> Callable[..., Any] | None:
         return None
     # JAX's own impls compile, run callbacks or look into buffers.
     return None if (getattr(impl, "__module__", None) or "").split(".")[0] in ("jax", "jaxlib") else impl
+
+
+# A line of lanax's own is never the user's in what JAX says about where a value was made.
+source_info_util.register_exclusion(os.path.dirname(__file__) + os.sep)
 
 
 # Where an equation comes from. Tracebacks end at the function that was traced, so what a library jits has no frame of

@@ -13,12 +13,14 @@ from lanax import _jax, _unvmap
 from lanax._checks import Check, extract_checks
 from lanax._jax import Jaxpr, JaxprEqn
 from lanax._lowering.coverage import has_rule, why_not
-from lanax._lowering.kernel import KERNEL, KernelSource, Operand, build_kernel
+from lanax._lowering.kernel import KERNEL, KernelSource, build_kernel
+from lanax._lowering.operands import Operand
 from lanax._lowering.registry import COMPOSITIONS, RULES
 from lanax._partition import LANES, Partition, miss_reason, partition
 from lanax._plan import KernelPlan, Plan
 from lanax._planner import plan_kernel
 from lanax._program import Program
+from lanax._refill import around_loop
 from lanax._runtime.ffi import Descriptor, register
 from lanax._runtime.jit import Compiled, compile_module
 from lanax._target import host
@@ -116,7 +118,10 @@ class Kernel:
 
     @functools.cached_property
     def source(self) -> KernelSource:
-        return build_kernel(self.uniformity, self.in_axes, self.out_axes, host(), self.plan.lanes, self.plan.mask_bits)
+        plan = self.plan
+        loop = around_loop(self.uniformity) if plan.refill else None
+        return build_kernel(self.uniformity, self.in_axes, self.out_axes, host(), plan.lanes, plan.mask_bits, loop,
+                            plan.refill)
 
     @functools.cached_property
     def compiled(self) -> Compiled:

@@ -70,6 +70,8 @@ class KernelPlan:
       threads: most threads; 0 for as many as XLA's pool has.
       chunk: examples that a thread claims at a time; 0 to let the run decide.
       grain: fewest examples worth a thread of their own.
+      refill: lanes that have left the program's loop take the next example when not more than this many are active; 0:
+        each step runs until its last example is done.
       reason: why these lanes.
     """
 
@@ -81,4 +83,5 @@ class KernelPlan:
     threads: int
     chunk: int
     grain: int
+    refill: int
     reason: str

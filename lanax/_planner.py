@@ -9,6 +9,7 @@ import numpy as np
 
 from lanax._jax import Jaxpr, JaxprEqn
 from lanax._plan import KernelPlan, Plan
+from lanax._refill import around_loop
 from lanax._surgery import inner_jaxprs
 from lanax._target import Target
 from lanax._uniformity import Uniformity
@@ -17,6 +18,9 @@ from lanax._uniformity import Uniformity
 _ASSUMED_TRIPS = 16
 #: Cycles of work that make it worth waking another thread.
 _THREAD_CYCLES = 30_000
+
+#: By how much the gain of refilling lanes must exceed its cost, both being guesses.
+_REFILL_MARGIN = 2
 
 Cost = Callable[[JaxprEqn], float]
 
@@ -38,7 +42,24 @@ def plan_kernel(found: Uniformity, plan: Plan, target: Target, cost: Cost) -> Ke
     return KernelPlan(
         lanes=lanes, native_lanes=native, vectors=vectors, ruling=ruling.name, mask_bits=max(32, bits),
         threads=plan.threads or 0, chunk=plan.chunk or 0, grain=max(lanes, math.ceil(_THREAD_CYCLES / max(work, 0.25))),
-        reason=reason)
+        refill=_refill(found, lanes, native, cost), reason=reason)
+
+
+def _refill(found: Uniformity, lanes: int, native: int, cost: Cost) -> int:
+    """How few active lanes are worth a refill, or 0 for never.
+
+    Idle lanes are taken to cost 3 in 10 of the work of the loop; a refill, three scalar instructions for each element
+    that it moves, some for its own loop, and its share of the prologue and the epilogue.
+    """
+    loop = around_loop(found) if lanes > 1 else None
+    if loop is None:
+        return 0
+    trip = example_cost(loop.cond.jaxpr, cost) + example_cost(loop.body.jaxpr, cost)
+    gain = 0.3 * _ASSUMED_TRIPS * trip / native
+    moved = sum(v.aval.size for v in (*found.jaxpr.invars, *found.jaxpr.outvars) if found.of([v])[0])
+    around = example_cost(loop.before.jaxpr, cost) + example_cost(loop.after.jaxpr, cost)
+    loss = 3 * moved + 15 + around / 2
+    return lanes * 13 // 16 if gain > _REFILL_MARGIN * loss else 0
 
 
 def _walk(found: Uniformity, weight: float = 1.0) -> Iterator[tuple[JaxprEqn, Uniformity, float]]:

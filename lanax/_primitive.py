@@ -31,9 +31,8 @@ def bind(args: Sequence[Any], program: Program, in_axes: Axes, out_axes: tuple[i
 
 def with_axis(aval: Any, axis: int | None, axis_size: int) -> Any:
     """The type of a batch of values of type `aval`."""
-    if axis is None:
-        return ShapedArray(aval.shape, aval.dtype)
-    return ShapedArray((*aval.shape[:axis], axis_size, *aval.shape[axis:]), aval.dtype)
+    shape = aval.shape if axis is None else (*aval.shape[:axis], axis_size, *aval.shape[axis:])
+    return ShapedArray(shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
 
 
 @batched_call_p.def_abstract_eval

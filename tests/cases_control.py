@@ -97,7 +97,7 @@ def _key_loop(words: Any) -> Any:
     def step(s: Any) -> Any:
         key, total, n = s
         key, sub = jax.random.split(key)
-        return key, total + jax.random.uniform(sub), n + 1
+        return key, total + jax.random.uniform(sub, dtype=jnp.float32), n + 1
 
     key, total, n = lax.while_loop(lambda s: s[1] < 3.0, step, (key, jnp.float32(0), 0))
     return jax.random.key_data(key), total, n

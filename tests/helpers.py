@@ -11,8 +11,10 @@ import numpy as np
 
 from lanax import _jax, _trace, _uniformity
 from lanax._lowering.coverage import has_rule
-from lanax._lowering.kernel import KERNEL, Operand, build_kernel
+from lanax._lowering.kernel import KERNEL, build_kernel
+from lanax._lowering.operands import Operand
 from lanax._lowering.registry import COMPOSITIONS
+from lanax._refill import around_loop
 from lanax._runtime.jit import compile_module
 from lanax._target import host
 
@@ -25,10 +27,12 @@ def mask_bits_of(jaxpr: Any) -> int:
     return 64 if wide else 32
 
 
-def run_kernel(fun: Callable[..., Any], args: Sequence[Any], in_axes: Any = 0, lanes: int = 8) -> list[np.ndarray]:
+def run_kernel(fun: Callable[..., Any], args: Sequence[Any], in_axes: Any = 0, lanes: int = 8,
+               refill: int = 0) -> list[np.ndarray]:
     """Run the kernel of the per-example `fun` on whole batches; gives its flat results, batch axis first.
 
-    Uniform results are splat. `in_axes` is an int for all arguments or one int or None for each.
+    Uniform results are splat. `in_axes` is an int for all arguments or one int or None for each. `refill`: where the
+    program is of that form, lanes are refilled when not more than this many are active.
     """
     args = [np.asarray(a) for a in args]
     axes = [in_axes] * len(args) if isinstance(in_axes, int) else list(in_axes)
@@ -41,7 +45,8 @@ def run_kernel(fun: Callable[..., Any], args: Sequence[Any], in_axes: Any = 0, l
         jaxpr = _jax.make_open([*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns, jaxpr)
         args, axes = [*map(np.asarray, consts), *args], [*[None] * len(consts), *axes]
     found = _uniformity.analyse(jaxpr, [ax is not None for ax in axes])
-    source = build_kernel(found, axes, [0] * len(jaxpr.outvars), host(), lanes, mask_bits_of(jaxpr))
+    source = build_kernel(found, axes, [0] * len(jaxpr.outvars), host(), lanes, mask_bits_of(jaxpr),
+                          around_loop(found) if refill else None, refill)
     compiled = compile_module(source.text, host())
     kernel = _SIGNATURE(compiled.address(KERNEL))
     size = next(a.shape[ax] for a, ax in zip(args, axes, strict=True) if ax is not None)

@@ -150,12 +150,16 @@ class Emitter(Control):
         out.put(index, value)
 
     # -- memory --------------------------------------------------------------------------------------------------
+    def reserve(self, count: int) -> ir.Value:
+        """The address of `count` fresh bytes of scratch."""
+        base = self.ir.gep(self.scratch, [self.i64(self.scratch_bytes)], source_etype=t.I8)
+        self.scratch_bytes += -(-count // _ALIGN) * _ALIGN
+        return base
+
     def allocate(self, shape: Sequence[int], dtype: np.dtype, varying: bool) -> Memory:
         """Fresh scratch, `[element][lane]`; of a uniform array, one element for all lanes."""
-        kind = t.lane_type(np.dtype(dtype))
         lanes = self.lanes if varying else 1
-        base = self.ir.gep(self.scratch, [self.i64(self.scratch_bytes)], source_etype=t.I8)
-        self.scratch_bytes += -(-math.prod(shape) * kind.itemsize * lanes // _ALIGN) * _ALIGN
+        base = self.reserve(math.prod(shape) * t.lane_type(np.dtype(dtype)).itemsize * lanes)
         strides = [s * lanes for s in row_major(shape)]
         return self.memory(base, shape, dtype, strides, int(varying), 0, aligned=True, owned=True)
 

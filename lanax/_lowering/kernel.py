@@ -7,20 +7,17 @@ The kernel is `void kernel(ptr buffers, i64 begin, i64 end, i64 axis_size, ptr s
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
-from typing import Any
 
-import numpy as np
 from llvmlite import ir
 
 from lanax._llvm import types as t
-from lanax._llvm.memory import Index, index_mul
 from lanax._lowering import rules as _rules
-from lanax._lowering.arrays import Array, Memory
-from lanax._lowering.emitter import Emitter, row_major
+from lanax._lowering.emitter import Emitter
 from lanax._lowering.jaxpr import lower_jaxpr
-from lanax._lowering.keys import is_key, words_shape
+from lanax._lowering.operands import Operand, input_array, strided
+from lanax._lowering.refill import RefilledLoop
+from lanax._refill import Loop
 from lanax._target import Target
 from lanax._uniformity import Uniformity
 
@@ -28,42 +25,6 @@ assert _rules  # importing the package registers the rules
 
 KERNEL = "kernel"
 _ALIGN = 64
-
-
-@dataclasses.dataclass(frozen=True)
-class Operand:
-    """An input or output of a kernel: shape and dtype of one example, and where the batch axis stands (None: it has
-    none, all examples share it)."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    axis: int | None
-
-    @classmethod
-    def of(cls, aval: Any, axis: int | None) -> Operand:
-        """The operand of a type; keys are arrays of their words."""
-        if is_key(aval):
-            return cls((*aval.shape, *words_shape(aval)), np.dtype(np.uint32), axis)
-        return cls(tuple(aval.shape), np.dtype(aval.dtype), axis)
-
-    @property
-    def itemsize(self) -> int:
-        return self.dtype.itemsize
-
-    @property
-    def outer(self) -> int:
-        """Elements before the batch axis."""
-        return math.prod(self.shape[: self.axis])
-
-    @property
-    def inner(self) -> int:
-        """Elements after the batch axis: the distance from one example to the next."""
-        return math.prod(self.shape[self.axis:]) if self.axis is not None else 0
-
-    @property
-    def example_bytes(self) -> int:
-        """Bytes that one example has of its own."""
-        return 0 if self.axis is None else math.prod(self.shape) * self.itemsize
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,17 +43,59 @@ class KernelSource:
 
 
 def build_kernel(found: Uniformity, in_axes: Sequence[int | None], out_axes: Sequence[int], target: Target,
-                 lanes: int, mask_bits: int) -> KernelSource:
-    """The kernel of a per-example jaxpr (`found.jaxpr`: no consts), whose results all vary or are splat."""
+                 lanes: int, mask_bits: int, loop: Loop | None = None, enough: int = 0) -> KernelSource:
+    """The kernel of a per-example jaxpr (`found.jaxpr`: no consts), whose results all vary or are splat.
+
+    Where `loop` is given, lanes that have left it are refilled as soon as not more than `enough` lanes are active.
+    """
     jaxpr = found.jaxpr
     inputs = [Operand.of(v.aval, axis) for v, axis in zip(jaxpr.invars, in_axes, strict=True)]
     outputs = [Operand.of(v.aval, axis) for v, axis in zip(jaxpr.outvars, out_axes, strict=True)]
     module = ir.Module(name="lanax", context=ir.Context())
     module.triple = target.triple
     bits = None if target.mask_registers else mask_bits
+    if loop is not None:
+        total = _build_refilled(module, loop, inputs, outputs, lanes, bits, enough)
+        return KernelSource(str(module), lanes, total)
     body, used = _build_body(module, found, inputs, outputs, lanes, bits)
     total = _build_entry(module, body, inputs, outputs, lanes, used)
     return KernelSource(str(module), lanes, total)
+
+
+def _build_refilled(module: ir.Module, loop: Loop, inputs: list[Operand], outputs: list[Operand], lanes: int,
+                    mask_bits: int | None, enough: int) -> int:
+    """The kernel of a program around its loop. Gives the scratch that it uses."""
+    signature = ir.FunctionType(t.VOID, [t.PTR] * (len(inputs) + len(outputs)) + [t.I64] * 3 + [t.PTR])
+    body = ir.Function(module, signature, "body")
+    *buffers, first, last, size, scratch = _prepared(body)
+    b = Emitter(ir.IRBuilder(body.append_basic_block("entry")), lanes, mask_bits, scratch)
+    RefilledLoop(b, loop, inputs, outputs, buffers, size, last, enough).emit(first)
+    b.ir.ret_void()
+    entry, (pointers, begin, end, total, memory) = _entry(module, len(buffers))
+    entry.ir.call(body, [*pointers, begin, end, total, memory])
+    entry.ir.ret_void()
+    return b.scratch_bytes
+
+
+def _prepared(function: ir.Function) -> Sequence[ir.Value]:
+    """The arguments of a body; its buffers and its scratch do not overlap."""
+    function.linkage = "internal"
+    function.attributes.add("noinline")
+    function.attributes.add("nounwind")
+    for arg in function.args:
+        if isinstance(arg.type, ir.PointerType):
+            arg.add_attribute("noalias")
+    return function.args
+
+
+def _entry(module: ir.Module, count: int) -> tuple[Emitter, tuple[list[ir.Value], ir.Value, ir.Value, ir.Value, ir.Value]]:
+    """The kernel's entry: an emitter in it, and its buffers, begin, end, axis_size and scratch."""
+    function = ir.Function(module, ir.FunctionType(t.VOID, [t.PTR, t.I64, t.I64, t.I64, t.PTR]), KERNEL)
+    function.attributes.add("nounwind")
+    buffers, begin, end, size, scratch = function.args
+    b = Emitter(ir.IRBuilder(function.append_basic_block("entry")), 1, None, scratch)
+    pointers = [b.ir.load(b.ir.gep(buffers, [b.i64(i)], source_etype=t.PTR), typ=t.PTR) for i in range(count)]
+    return b, (pointers, begin, end, size, scratch)
 
 
 def _build_body(module: ir.Module, found: Uniformity, inputs: list[Operand], outputs: list[Operand], lanes: int,
@@ -101,21 +104,16 @@ def _build_body(module: ir.Module, found: Uniformity, inputs: list[Operand], out
     length of the batch axis in the buffers. Gives the function and the scratch that it uses."""
     pointers = len(inputs) + len(outputs)
     function = ir.Function(module, ir.FunctionType(t.VOID, [t.PTR] * pointers + [t.I64] * 3 + [t.PTR]), "body")
-    function.linkage = "internal"
-    function.attributes.add("noinline")
-    function.attributes.add("nounwind")
-    for arg in (*function.args[:pointers], function.args[-1]):
-        arg.add_attribute("noalias")
-    *buffers, first, steps, size, scratch = function.args
+    *buffers, first, steps, size, scratch = _prepared(function)
     b = Emitter(ir.IRBuilder(function.append_basic_block("entry")), lanes, mask_bits, scratch)
-    shared = {i: _input(b, op, buffers[i], size, 0) for i, op in enumerate(inputs) if op.axis is None}
+    shared = {i: input_array(b, op, buffers[i], size, 0) for i, op in enumerate(inputs) if op.axis is None}
 
     def step(i: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
         start = b.add(first, b.mul(i, lanes))
-        args = [shared[k] if k in shared else _input(b, op, buffers[k], size, start) for k, op in enumerate(inputs)]
+        args = [shared[k] if k in shared else input_array(b, op, buffers[k], size, start) for k, op in enumerate(inputs)]
         results = lower_jaxpr(b, found.jaxpr, args, found, None)
         for op, pointer, result in zip(outputs, buffers[len(inputs):], results, strict=True):
-            b.copy(result, _strided(b, op, pointer, size, start))
+            b.copy(result, strided(b, op, pointer, size, start))
         return []
 
     b.count(steps, [], step)
@@ -123,33 +121,12 @@ def _build_body(module: ir.Module, found: Uniformity, inputs: list[Operand], out
     return function, b.scratch_bytes
 
 
-def _strided(b: Emitter, op: Operand, pointer: ir.Value, size: ir.Value, start: Index) -> Memory:
-    """An input or output where it lies, from example `start` on."""
-    axis = op.axis
-    if axis is None:
-        return b.memory(pointer, op.shape, op.dtype, row_major(op.shape), 0, 0)
-    dense = row_major(op.shape)
-    strides: list[Index] = [index_mul(b, size, s) if i < axis else s for i, s in enumerate(dense)]
-    return b.memory(pointer, op.shape, op.dtype, strides, op.inner, index_mul(b, start, op.inner))
-
-
-def _input(b: Emitter, op: Operand, pointer: ir.Value, size: ir.Value, start: Index) -> Array:
-    """An input as an array: small ones are loaded at once."""
-    memory = _strided(b, op, pointer, size, start)
-    memory = Memory(memory.shape, memory.dtype, memory.varying, memory.buffer, memory._load)
-    return b.unrolled(memory) if memory.small else memory
-
-
 def _build_entry(module: ir.Module, body: ir.Function, inputs: list[Operand], outputs: list[Operand], lanes: int,
                  scratch_used: int) -> int:
     """The kernel's entry: whole steps, then the tail on copies padded with its last example. Gives the scratch."""
     operands = [*inputs, *outputs]
-    function = ir.Function(module, ir.FunctionType(t.VOID, [t.PTR, t.I64, t.I64, t.I64, t.PTR]), KERNEL)
-    function.attributes.add("nounwind")
-    buffers, begin, end, size, scratch = function.args
-    b = Emitter(ir.IRBuilder(function.append_basic_block("entry")), lanes, None, scratch)
+    b, (pointers, begin, end, size, scratch) = _entry(module, len(operands))
     b.scratch_bytes = scratch_used
-    pointers = [b.ir.load(b.ir.gep(buffers, [b.i64(i)], source_etype=t.PTR), typ=t.PTR) for i in range(len(operands))]
     count = b.sub(end, begin)
     steps = b.ir.sdiv(count, b.i64(lanes))
     rest = b.ir.srem(count, b.i64(lanes))

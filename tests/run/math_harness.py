@@ -65,7 +65,7 @@ def build_module(function: LaneFunction, dtype: np.dtype, lanes: int, arity: int
     offset = b.mul(b.and_(step, wrap - 1) if wrap else step, lanes)
     _loop_body(b, function, main.args[:-1], offset, kind)
     after = b.add(step, 1)
-    step.add_incoming(after, loop)
+    step.add_incoming(after, b.ir.block)
     b.ir.cbranch(b.lt(after, main.args[-1]), loop, done)
     b.ir.position_at_end(done)
     restore()

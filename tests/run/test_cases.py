@@ -54,6 +54,18 @@ def test_same_as_the_loop_and_as_vmap(case: Case) -> None:
                 np.testing.assert_array_equal(comparable(x), comparable(y))
 
 
+_LOOPS = [case for case in CASES if case.primitive in ("while", "random_wrap")]
+
+
+@pytest.mark.parametrize("case", _LOOPS, ids=str)
+@pytest.mark.parametrize(("batch", "enough"), [(1, 4), (7, 7), (8, 4), (45, 6)])
+def test_refilled_lanes_give_the_same_bits(case: Case, batch: int, enough: int) -> None:
+    with jax.enable_x64(True):
+        args = case.make(batch)
+        for x, y in zip(run_kernel(case.fun, args, refill=enough), run_kernel(case.fun, args), strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
 @pytest.mark.parametrize("case", CASES[::23], ids=str)
 @pytest.mark.parametrize("batch", [1, 7, 8, 9])
 def test_batch_sizes(case: Case, batch: int) -> None:

@@ -208,6 +208,47 @@ def sieve(n, x):
     return lax.while_loop(lambda c: c[0] * c[0] < n, body, (2, marks))[1]
 
 
+def sieve_of_floats(n, x):
+    def strike(p, marks):
+        return lax.while_loop(lambda c: c[0] < N, lambda c: (c[0] + p, c[1].at[c[0]].add(x)), (p * p, marks))[1]
+
+    def body(carry):
+        p, marks = carry
+        return p + 1, lax.cond(marks[p] == 0, lambda m: strike(p, m), lambda m: m, marks)
+
+    return lax.while_loop(lambda c: c[0] * c[0] < n, body, (2, jnp.zeros(N)))[1]
+
+
+def uniform_branches(n, x):
+    """The branch is the same for all lanes that are still in the loop."""
+
+    def body(carry):
+        i, buf = carry
+        sides = [lambda b: b.at[i % N].add(x), lambda b: b * 0.5, lambda b: b.at[:].set(b[::-1] + x)]
+        return i + 1, lax.switch(i % 3, sides, buf)
+
+    return lax.while_loop(lambda c: (c[0] < 30) & (c[1][0] < 20), body, (0, jnp.full(N, n * 0.25)))[1]
+
+
+def branches_swap(n, x):
+    def body(i, carry):
+        a, b = carry
+        odd = (i + jnp.int32(x * 4)) % 3 == 0
+        return lax.cond(odd, lambda a, b: (b.at[i].set(x), a), lambda a, b: (a.at[i].add(x), b.at[0].add(1.0)), a, b)
+
+    return lax.fori_loop(0, n, body, (jnp.zeros(N), jnp.ones(N)))
+
+
+def branch_reads_the_other(n, x):
+    def body(i, carry):
+        a, b = carry
+        odd = (i + jnp.int32(x * 4)) % 2 == 0
+        return lax.cond(odd, lambda a, b: (a.at[i].set(x), b.at[i].set(a[i] + 1)),
+                        lambda a, b: (a + b, b.at[i].add(a[i])), a, b)
+
+    return lax.fori_loop(0, n, body, (jnp.zeros(N), jnp.ones(N)))
+
+
 def small_buffer(n, x):
     return lax.fori_loop(0, n, lambda i, buf: buf.at[(i * 3) % 12].add(x * i), jnp.zeros(12))
 
@@ -225,10 +266,11 @@ def stack_machine(n, x):
 
 
 PROGRAMS = (
-    fill, fill_slices, histogram, old_and_new, old_is_kept, swapped, rotated, shifted, row_of_rows,
-    scan_inside_while, scan_over_rows_of_its_carry, whole_update_in_inner_scan, while_inside_while,
-    uniform_while_inside_while, in_branches, in_one_branch, in_switch, branch_result_is_read_later,
-    filter_by_index, sieve, small_buffer, stack_machine,
+    sieve_of_floats, uniform_branches, branches_swap, branch_reads_the_other, fill, fill_slices, histogram,
+    old_and_new, old_is_kept, swapped, rotated, shifted, row_of_rows, scan_inside_while,
+    scan_over_rows_of_its_carry, whole_update_in_inner_scan, while_inside_while, uniform_while_inside_while,
+    in_branches, in_one_branch, in_switch, branch_result_is_read_later, filter_by_index, sieve, small_buffer,
+    stack_machine,
 )
 
 
@@ -278,7 +320,8 @@ def scratch(fun: Callable[..., Any], lanes: int) -> int:
 
 
 @pytest.mark.parametrize(("fun", "buffers"), [(fill, 1), (fill_slices, 1), (histogram, 1), (scan_inside_while, 1),
-                                              (while_inside_while, 1), (filter_by_index, 1)])
+                                              (while_inside_while, 1), (filter_by_index, 1), (in_branches, 1),
+                                              (in_one_branch, 1), (sieve_of_floats, 1)])
 def test_in_place(fun: Callable[..., Any], buffers: int) -> None:
     """An update in place needs no second buffer."""
     assert scratch(fun, 8) <= buffers

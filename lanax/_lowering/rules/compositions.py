@@ -69,6 +69,13 @@ def _while_any(*operands: Any, cond_nconsts: int, cond_jaxpr: Any, body_nconsts:
     return jax.lax.while_loop(lambda state: jnp.any(state[0]), step, (first, list(initial)))[1]
 
 
+def _high_level(*operands: Any, _prim: Any) -> Any:
+    """From jax 0.12 on some functions (`searchsorted`, `nonzero`, ...) are one equation that knows its own parts."""
+    if _prim.effects:
+        raise NotImplementedError("effects")
+    return jax.tree.leaves(_prim.expand(*jax.tree.unflatten(_prim.in_tree, operands)))
+
+
 def _select(on: Any, x: Any, y: Any) -> Any:
     shape = jnp.shape(x)
     on = jax.lax.broadcast_in_dim(on, shape, tuple(range(on.ndim)))
@@ -82,5 +89,6 @@ for _name, _fun in {
     "random_seed": _random_seed,
     "iota_2x32_shape": _iota_2x32_shape,
     "while": _while_any,
+    "call_hi_primitive": _high_level,
 }.items():
     register_composition(_name, _fun)

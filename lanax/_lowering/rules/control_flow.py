@@ -4,7 +4,7 @@ no lane takes it, and uniform ones are plain loops and jumps."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -15,6 +15,7 @@ from lanax._lowering.arrays import UNROLL, Array, Elements, Memory
 from lanax._lowering.context import Context
 from lanax._lowering.keys import is_key, words_shape
 from lanax._lowering.registry import register
+from lanax._lowering.windows import aside
 
 
 class Carry:
@@ -84,15 +85,12 @@ class Carry:
 
     def _aside(self, x: Array) -> Array:
         """A new carry out of the way of the buffers that are about to be overwritten."""
-        overlaps = any(b.buffer in x.reads for b in self.buffers.values())
-        if not overlaps:
-            return x
-        out = self.b.allocate(x.shape, x.dtype, x.varying)
-        self.b.copy(x, out)
-        return out
+        for memory in self.buffers.values():
+            x = aside(self.b, x, memory.buffer)
+        return x
 
 
-def _borrow(x: Array) -> Array:
+def borrow(x: Array) -> Array:
     """A value of the region outside, which the region inside may read but not overwrite."""
     if isinstance(x, Memory):
         return x.borrowed()
@@ -103,7 +101,7 @@ def _borrow(x: Array) -> Array:
 
 def _outside(ctx: Context, values: Sequence[Array]) -> list[Array]:
     """Values of the region outside, settled, as a region inside may read them."""
-    return [_borrow(ctx.b.settled(x)) for x in values]
+    return [borrow(ctx.b.settled(x)) for x in values]
 
 
 @register("while", keys=True)
@@ -157,7 +155,7 @@ def _scan_rule(ctx: Context, *args: Array, length: int, reverse: bool, **params:
     first_x = num_consts + num_carry
     consts = _outside(ctx, args[:num_consts])
     unroll = length * max(1, len(body.jaxpr.eqns)) <= _SCAN_UNROLL
-    xs = [_borrow(x) if unroll else _borrow(b.stored(x)) for x in args[first_x:]]
+    xs = [borrow(x) if unroll else borrow(b.stored(x)) for x in args[first_x:]]
     initial = args[num_consts:first_x]
     dying = [num_consts + i in ctx.dying for i in range(num_carry)]
     varying = body.of(body.jaxpr.invars[num_consts:first_x])
@@ -202,8 +200,11 @@ def _cond_rule(ctx: Context, index: Array, *args: Array, branches: Any, **_: Any
     which = index.at()
     if isinstance(which, ir.Constant):
         return ctx.lower_inner(min(max(int(which.constant), 0), len(branches) - 1), operands, ctx.mask)
-    results = _Results(ctx, [any(u.varying_out[k] for u in ctx.inner) or index.varying
-                             for k in range(len(ctx.avals_out))])
+    varying = [any(u.varying_out[k] for u in ctx.inner) or index.varying for k in range(len(ctx.avals_out))]
+    homes = _homes(ctx, args, operands, varying)
+    for position, home in homes.values():
+        operands[position] = home
+    results = _Results(ctx, varying, {k: home for k, (_, home) in homes.items()})
     count = len(branches)
     if not index.varying:
         if len(branches) == 2 and t.bit_width(which.type) > 1:
@@ -217,32 +218,89 @@ def _cond_rule(ctx: Context, index: Array, *args: Array, branches: Any, **_: Any
     return results.arrays(_varying_cond(ctx, which, operands, results))
 
 
-class _Results:
-    """What the sides of a branch give: lane values of small results, memory for large ones."""
+def _homes(ctx: Context, args: Sequence[Array], operands: Sequence[Array], varying: Sequence[bool]
+           ) -> dict[int, tuple[int, Memory]]:
+    """By result, the operand in whose memory all sides may leave it, each side in the lanes that take it."""
+    out: dict[int, tuple[int, Memory]] = {}
+    for k, varies in enumerate(varying):
+        origins = {_origin(side.jaxpr, side.jaxpr.outvars[k]) for side in ctx.inner}
+        position = origins.pop()
+        if origins or position is None or any(position == taken for taken, _ in out.values()):
+            continue
+        x = args[position]
+        others = [*operands[:position], *operands[position + 1:]]
+        if (isinstance(x, Memory) and not x.small and x.varying == varies and ctx.may_overwrite(position + 1, x)
+                and not any(x.buffer in o.reads for o in others)):
+            out[k] = position, x
+    return out
 
-    def __init__(self, ctx: Context, varying: Sequence[bool]):
+
+def _origin(jaxpr: Any, result: Any) -> int | None:
+    """Which input of a jaxpr a result is, perhaps updated by index."""
+    for eqn in reversed(jaxpr.eqns):
+        if result in eqn.outvars:
+            position = _updated_operand(eqn, eqn.outvars.index(result))
+            if position is None:
+                return None
+            result = eqn.invars[position]
+    return next((i for i, v in enumerate(jaxpr.invars) if v is result), None)
+
+
+def _updated_operand(eqn: Any, result: int) -> int | None:
+    """The operand that a result of an equation has the memory of, where it can be updated in place."""
+    name = eqn.primitive.name
+    if name == "dynamic_update_slice" or name.startswith("scatter"):
+        return 0
+    if name == "while":
+        return eqn.params["cond_nconsts"] + eqn.params["body_nconsts"] + result
+    if name == "scan":
+        consts, carries = scan_counts(eqn.params)
+        return consts + result if result < carries else None
+    return None
+
+
+class _Results:
+    """What the sides of a branch give: lane values of small results, memory for large ones.
+
+    `homes`: by result, memory of an operand that is to hold it, and may hold it when a side has run.
+    """
+
+    def __init__(self, ctx: Context, varying: Sequence[bool], homes: Mapping[int, Memory]):
         self.b = ctx.b
         self.varying = varying
+        self.homes = homes
+        self.outer = ctx.mask
         self.shapes = [(_physical(a), _word_dtype(a)) for a in ctx.avals_out]
         self.memory: list[Memory | None] = []
-        for (shape, dtype), v in zip(self.shapes, varying, strict=True):
+        for i, ((shape, dtype), v) in enumerate(zip(self.shapes, varying, strict=True)):
             size = math.prod(shape)
-            self.memory.append(None if size <= UNROLL else self.b.allocate(shape, dtype, v))
+            self.memory.append(None if size <= UNROLL else homes.get(i) or self.b.allocate(shape, dtype, v))
 
     def take(self, new: Sequence[Array], mask: ir.Value | None, old: Sequence[ir.Value] | None) -> list[ir.Value]:
         """The lane values after one side has run for the lanes of `mask`."""
         out: list[ir.Value] = []
+        staged: list[tuple[Memory, Array, ir.Value | None]] = []
         previous = iter(old or ())
-        for memory, x, varies in zip(self.memory, new, self.varying, strict=True):
+        for i, (memory, x, varies) in enumerate(zip(self.memory, new, self.varying, strict=True)):
             if memory is not None:
-                self.b.copy(x, memory, mask)
+                if not (isinstance(x, Memory) and x.buffer is memory.buffer):
+                    outer = self.outer if i in self.homes else None
+                    staged.append((memory, self._aside(x), outer if mask is None else mask))
                 continue
             for v in self.b.unrolled(x).values.flat:
                 v = self.b.splat(v) if varies else v
                 if old is not None and mask is not None:
                     v = self.b.select(self.b.of_mask(mask), v, next(previous))
                 out.append(v)
+        for memory, x, where in staged:
+            self.b.copy(x, memory, where)
         return out
+
+    def _aside(self, x: Array) -> Array:
+        """A result out of the way of the operands that are about to be overwritten."""
+        for home in self.homes.values():
+            x = aside(self.b, x, home.buffer)
+        return x
 
     def arrays(self, values: Sequence[ir.Value]) -> list[Array]:
         rest = iter(values)

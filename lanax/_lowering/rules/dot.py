@@ -29,7 +29,7 @@ _UNROLLED = 512
 #: Bytes of a register for which tiles are laid out, and accumulators of a tile, in such registers.
 _REGISTER, _ACCUMULATORS = 32, 8
 #: Multiply-adds that one trip of the innermost loop does.
-_BLOCK = 32
+_BLOCK = 16
 
 
 def _sizes(lhs: Any, rhs: Any, dimension_numbers: Any) -> tuple[tuple[int, ...], ...]:
@@ -56,8 +56,11 @@ def _dot_general_rule(ctx: Context, lhs: Array, rhs: Array, *, dimension_numbers
     if product.unrolled:
         return ctx.b.lazy(product.shape, product.dtype, product.one, (lhs, rhs))
     product.make_readable()
-    if math.prod(product.shape) <= UNROLL:
-        return product.in_registers()
+    count = math.prod(product.shape)
+    if count <= math.prod(product.tile) and math.prod(product.batch) == 1:
+        return ctx.b.elements(product.all(), product.shape, product.dtype)
+    if count <= UNROLL:
+        return ctx.b.unrolled(product.in_memory())
     if math.prod(product.depth) <= 2:
         return ctx.b.lazy(product.shape, product.dtype, product.one, (product.lhs, product.rhs))
     return product.in_memory()
@@ -131,7 +134,7 @@ class _Product:
         """The tile of results at `rows` x `columns`, in row-major order, computed in one loop."""
         b, chains = self.b, self.chains
         count = len(rows) * len(columns)
-        unroll = UNROLL if self.unrolled else max(2, _BLOCK // count)
+        unroll = UNROLL if self.unrolled else self._unroll(count)
         looped = math.prod(self.depth) > unroll
         zero = b.constant(0, self.dtype)
         start = (b.splat(zero) if self.varying else zero) if looped else None
@@ -150,22 +153,19 @@ class _Product:
         totals = [pairwise(values[i * chains:(i + 1) * chains], self._combine) for i in range(count)]
         return [round_to(b, total, self.dtype) for total in totals]
 
+    def _unroll(self, results: int) -> int:
+        """Steps along the contracted axes that one trip does."""
+        return max(1, _BLOCK // results) if is_cheap(self.lhs) and is_cheap(self.rhs) else 1
+
     def one(self, *index: Index) -> ir.Value:
         """One result."""
         first, second = len(self.batch), len(self.batch) + len(self.rows)
         return self.results(index[:first], [index[first:second]], [index[second:]])[0]
 
-    def in_registers(self) -> Array:
-        """Few results: their tiles one after the other, each a loop of its own."""
-        tall, wide = self.tile
-        box: dict[Position, ir.Value] = {}
-        for batch in np.ndindex(*self.batch):
-            for rows in _batched(self.rows, tall):
-                for columns in _batched(self.columns, wide):
-                    values = self.results(batch, rows, columns)
-                    for (row, column), value in zip(itertools.product(rows, columns), values, strict=True):
-                        box[(*batch, *row, *column)] = value
-        return self.b.elements([box[i] for i in np.ndindex(*self.shape)], self.shape, self.dtype)
+    def all(self) -> list[ir.Value]:
+        """All results, in one loop."""
+        batch, rows, columns = (list(np.ndindex(*sizes)) for sizes in (self.batch, self.rows, self.columns))
+        return self.results(batch[0], rows, columns)
 
     def in_memory(self) -> Memory:
         """Many results: loops over the tiles of the last axes, inside loops over the other axes."""
@@ -192,12 +192,6 @@ def _places(rank: int, batch: Sequence[int], contracted: Sequence[int]) -> list[
     """For each axis of an operand, which part of (*batch, *free, *contracted) indexes it."""
     free = [axis for axis in range(rank) if axis not in (*batch, *contracted)]
     return np.argsort([*batch, *free, *contracted]).tolist()
-
-
-def _batched(sizes: Sequence[int], step: int) -> list[list[Position]]:
-    """All positions of some axes in runs of `step`."""
-    positions = list(np.ndindex(*sizes))
-    return [positions[i:i + step] for i in range(0, len(positions), step)]
 
 
 def _along(b: Emitter, sizes: Sequence[int], outer: Position, step: int, fn: Callable[[list[Position]], None]) -> None:

@@ -15,7 +15,7 @@ from llvmlite import ir
 from lanax._jax import jaxpr_as_fun, open_and_consts
 from lanax._llvm import types as t
 from lanax._llvm.memory import Index, to_lane, to_memory
-from lanax._lowering.arrays import UNROLL, Array
+from lanax._lowering.arrays import UNROLL, Array, is_cheap
 from lanax._lowering.context import Context
 from lanax._lowering.emitter import Emitter
 from lanax._lowering.fold import Values, each, fold, pairwise
@@ -31,9 +31,9 @@ Run = Callable[[Sequence[Position]], list[ir.Value]]
 
 #: Accumulators of one long reduction: enough to hide the latency of an addition.
 _CHAINS = 4
-#: Results that are computed in one loop.
+#: Results of a large array up to which they are computed in one loop.
 _TOGETHER = 8
-#: Elements that one trip of a loop reads.
+#: Elements that one trip of a loop reads; where each is computed there, one for each result.
 _BLOCK = 16
 
 
@@ -82,16 +82,26 @@ def _at(shape: Sequence[int], axes: Sequence[int], kept: Position, reduced: Posi
 
 
 def _results(ctx: Context, x: Array, run: Run) -> Array:
-    """The array of a reduction's results: at once where there are few, else each where it is read."""
+    """The array of a reduction's results: few of them at once, else one after the other in a loop, so that the code
+    that computes an element is not repeated; very many each where it is read."""
     b = ctx.b
     (aval,) = ctx.avals_out
-    if math.prod(aval.shape) > UNROLL:
-        return b.lazy(aval.shape, np.dtype(aval.dtype), lambda *kept: run([kept])[0], (x,))
-    positions = list(np.ndindex(*aval.shape))
-    values: list[ir.Value] = []
-    for first in range(0, len(positions), _TOGETHER):
-        values += run(positions[first:first + _TOGETHER])
-    return b.elements(values, aval.shape, np.dtype(aval.dtype))
+    shape, dtype = tuple(aval.shape), np.dtype(aval.dtype)
+    count = math.prod(shape)
+    if count > UNROLL:
+        return b.lazy(shape, dtype, lambda *kept: run([kept])[0], (x,))
+    if x.small or count <= _TOGETHER:
+        return b.elements(run(list(np.ndindex(*shape))), shape, dtype)
+    out = b.allocate(shape, dtype, x.varying)
+    each(b, shape, lambda *kept: out.put(kept, run([kept])[0]))
+    return b.unrolled(out)
+
+
+def _unroll(x: Array, results: int) -> int:
+    """Elements that one trip reads for each of some results. It tells the order of a sum: so no lanes in here."""
+    if x.small:
+        return UNROLL
+    return max(1, _BLOCK // results) if is_cheap(x) else 1
 
 
 def _splat(b: Emitter, x: Array, value: ir.Value) -> ir.Value:
@@ -109,10 +119,12 @@ def _reduction_rule(monoid: Monoid) -> Callable[..., Array]:
         if count == 1:
             return b.view(x, ctx.avals_out[0].shape, lambda *kept: _at(x.shape, axes, kept, (0,) * len(sizes)))
         include = _including(b, x, monoid)
-        unroll = UNROLL if x.small else _BLOCK
 
         def run(positions: Sequence[Position]) -> list[ir.Value]:
-            chains = _CHAINS if count >= 4 * _CHAINS and len(positions) < _CHAINS else 1
+            if not positions:
+                return []
+            unroll = _unroll(x, len(positions))
+            chains = max(1, _CHAINS // len(positions)) if count >= 4 * _CHAINS and unroll > 1 else 1
             start = None if count <= unroll else _splat(b, x, b.constant(monoid.identity(dtype), dtype))
 
             def visit(values: Values, index: Position, k: int) -> Values:
@@ -161,7 +173,6 @@ def _extreme_position_rule(op: str, identity: Callable[[np.dtype], Any]) -> Call
         b, dtype = ctx.b, x.dtype
         (axis,) = axes
         kind = ir.IntType(8 * np.dtype(index_dtype).itemsize)
-        unroll = UNROLL if x.small else _BLOCK
 
         def better(best: ir.Value, value: ir.Value) -> ir.Value:
             if not t.is_float(value.type):
@@ -185,7 +196,9 @@ def _extreme_position_rule(op: str, identity: Callable[[np.dtype], Any]) -> Call
                     values[2 * j:2 * j + 2] = value, _splat(b, x, number_)
                 return values
 
-            start = [None, None]
+            if not positions:
+                return []
+            start, unroll = [None, None], _unroll(x, len(positions))
             if x.shape[axis] > unroll:
                 start = [_splat(b, x, b.constant(identity(dtype), dtype)), _splat(b, x, b.const(kind, 0))]
             return fold(b, [x.shape[axis]], start * len(positions), visit, unroll)[1::2]
@@ -229,8 +242,7 @@ def _cumulative_rule(monoid: Monoid) -> Callable[..., Array]:
                 return values
 
             start = None if out is None else _splat(b, x, b.constant(monoid.identity(dtype), dtype))
-            unroll = UNROLL if out is None else max(1, _BLOCK // len(positions))
-            fold(b, [x.shape[axis]], [start] * len(positions), visit, unroll)
+            fold(b, [x.shape[axis]], [start] * len(positions), visit, _unroll(x, len(positions)))
 
         if out is None or math.prod(others) <= _TOGETHER:
             run(list(np.ndindex(*others)))

@@ -1,0 +1,189 @@
+"""The body of a kernel whose lanes take the next example when they have left the loop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from llvmlite import ir
+
+from lanax._jax import Literal
+from lanax._llvm import types as t
+from lanax._lowering.arrays import Array, Memory
+from lanax._lowering.context import Context
+from lanax._lowering.emitter import Emitter, row_major
+from lanax._lowering.jaxpr import lower_jaxpr
+from lanax._lowering.operands import Operand, input_array, strided
+from lanax._lowering.rules.control_flow import Carry, borrow
+from lanax._refill import Loop
+
+Values = list[ir.Value]
+
+
+class Slots:
+    """An input or output of the examples that the lanes hold, in scratch: `[element][lane]`."""
+
+    def __init__(self, b: Emitter, op: Operand):
+        self.b, self.op = b, op
+        self.strides = [s * b.lanes for s in row_major(op.shape)]
+        self.base = b.reserve(math.prod(op.shape) * op.itemsize * b.lanes)
+
+    def all(self) -> Memory:
+        """The elements of all lanes."""
+        return self.b.memory(self.base, self.op.shape, self.op.dtype, self.strides, 1, 0, aligned=True)
+
+    def one(self, scalar: Emitter, lane: ir.Value) -> Memory:
+        """The elements of one lane."""
+        return scalar.memory(self.base, self.op.shape, self.op.dtype, self.strides, 0, lane)
+
+
+class RefilledLoop:
+    """Emits the examples [first, last) of one program around its loop.
+
+    Lanes hold examples by number, and their inputs in slots. The inner loop runs while more than `enough` lanes are
+    active; then those that have left store their results and take the next examples. All lanes run the prologue again
+    after that, which gives the others what they had.
+    """
+
+    def __init__(self, b: Emitter, loop: Loop, inputs: Sequence[Operand], outputs: Sequence[Operand],
+                 buffers: Sequence[ir.Value], size: ir.Value, last: ir.Value, enough: int):
+        self.b, self.loop, self.size, self.last, self.enough = b, loop, size, last, enough
+        self.scalar = Emitter(b.ir, 1, None, b.scratch)
+        self.split = len(loop.eqn.invars) - len(loop.eqn.outvars)
+        self.cond_consts = loop.eqn.params["cond_nconsts"]
+        self.varying = loop.body.of(loop.body.jaxpr.invars[loop.eqn.params["body_nconsts"]:])
+        self.inputs = list(zip(inputs, buffers, strict=False))
+        self.outputs = [(op, pointer, Slots(b, op)) for op, pointer in zip(outputs, buffers[len(inputs):], strict=True)]
+        self.slots = {i: Slots(b, op) for i, op in enumerate(inputs) if op.axis is not None}
+        self.shared = {i: input_array(b, op, pointer, size, 0) for i, (op, pointer) in enumerate(self.inputs)
+                       if op.axis is None}
+        self.numbers = Slots(b, Operand((), np.dtype(np.int64), 0))
+
+    def emit(self, first: ir.Value) -> None:
+        """Run the examples from `first` on."""
+        b = self.b
+        kinds = [v.type for v in self._carry(self._operands()).initial]
+        blank = [b.const(kind, 0) for kind in kinds]
+        off = b.to_mask(b.const(ir.VectorType(t.I1, b.lanes) if b.lanes > 1 else t.I1, 0))
+        every_lane = ir.Constant(t.I64, (1 << b.lanes) - 1 if b.lanes < 64 else -1)
+        b.loop(b.lt(first, self.last), [*blank, off, every_lane, first], self._turn)
+
+    def _turn(self, values: Values) -> tuple[Values, ir.Value]:
+        """Fill the free lanes, run until too few lanes are active, store what has finished."""
+        b = self.b
+        *state, active, free, following = values
+        fresh, following = self._fill(free, following)
+        operands = self._operands()
+        carry = self._carry(operands)
+        state = [b.select(b.of_mask(fresh), new, old) for new, old in zip(carry.initial, state, strict=True)]
+        taken = b.or_(active, fresh)
+        more = b.lt(following, self.last)
+        least = b.select(more, b.like(following, self.enough), b.like(following, 0))
+
+        def step(inner: Values) -> tuple[Values, ir.Value]:
+            *inner, mask = inner
+            old = carry.arrays(inner)
+            new = self._lower(1, [*operands[self.cond_consts:self.split], *old], mask)
+            inner = carry.advance(old, new, mask, self.loop.used)
+            mask = self._goes_on(carry, operands, inner, mask)
+            return [*inner, mask], b.gt(self._count(mask), least)
+
+        start = self._goes_on(carry, operands, state, taken)
+        *state, active = b.loop(b.any(start), [*state, start], step)
+        free = self._word(b.select(b.of_mask(active), b.like(taken, 0), taken))
+        self._store(carry.arrays(state), free)
+        busy = b.ne(self._word(active), 0)
+        return [*state, active, free, following], b.or_(busy, b.lt(following, self.last))
+
+    # -- examples in and out -------------------------------------------------------------------------------------
+    def _each_lane(self, word: ir.Value, initial: Values, body: Callable[[ir.Value, Values], Values]) -> Values:
+        """`body(lane, values)` for each bit of `word`, lowest first."""
+        b = self.b
+
+        def step(values: Values) -> tuple[Values, ir.Value]:
+            rest, *values = values
+            lane = b.intrinsic("cttz", t.I64, rest, ir.Constant(t.I1, 0))
+            rest = b.and_(rest, b.sub(rest, 1))
+            return [rest, *body(lane, values)], b.ne(rest, 0)
+
+        return b.loop(b.ne(word, 0), [word, *initial], step)[1:]
+
+    def _fill(self, free: ir.Value, following: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """The next examples, in order, into the free lanes. Gives the mask of the lanes that got one."""
+        b = self.b
+
+        def take(lane: ir.Value, values: Values) -> Values:
+            got, number = values
+            left = b.lt(number, self.last)
+            with b.ir.if_then(left):
+                self.numbers.one(self.scalar, lane).put((), number)
+                for i, slots in self.slots.items():
+                    op, pointer = self.inputs[i]
+                    source, place = strided(self.scalar, op, pointer, self.size, number), slots.one(self.scalar, lane)
+                    b.for_each(op.shape, lambda *k, source=source, place=place: place.put(k, source.at(*k)))
+            bit = b.ir.zext(left, t.I64)
+            return [b.or_(got, b.shl(bit, lane)), b.add(number, bit)]
+
+        got, following = self._each_lane(free, [ir.Constant(t.I64, 0), following], take)
+        return self._mask(got), following
+
+    def _store(self, results: list[Array], finished: ir.Value) -> None:
+        """The epilogue, and its results where the lanes' examples have theirs."""
+        b = self.b
+        outs = lower_jaxpr(b, self.loop.after.jaxpr, [*self._inputs(), *results], self.loop.after, None)
+        for (_, _, slots), out in zip(self.outputs, outs, strict=True):
+            b.copy(b.settled(out), slots.all())
+
+        def store(lane: ir.Value, _: Values) -> Values:
+            number = self.numbers.one(self.scalar, lane).at()
+            for op, pointer, slots in self.outputs:
+                source, place = slots.one(self.scalar, lane), strided(self.scalar, op, pointer, self.size, number)
+                b.for_each(op.shape, lambda *k, source=source, place=place: place.put(k, source.at(*k)))
+            return []
+
+        self._each_lane(finished, [], store)
+
+    # -- masks and bits ------------------------------------------------------------------------------------------
+    def _word(self, mask: ir.Value) -> ir.Value:
+        """A mask as the bits of an i64."""
+        b = self.b
+        bits = b.of_mask(mask)
+        word = b.ir.bitcast(bits, ir.IntType(b.lanes)) if b.lanes > 1 else bits
+        return b.ir.zext(word, t.I64) if b.lanes < 64 else word
+
+    def _mask(self, word: ir.Value) -> ir.Value:
+        """The bits of an i64 as a mask."""
+        b = self.b
+        narrow = b.ir.trunc(word, ir.IntType(b.lanes)) if b.lanes < 64 else word
+        return b.to_mask(b.ir.bitcast(narrow, ir.VectorType(t.I1, b.lanes)) if b.lanes > 1 else narrow)
+
+    def _count(self, mask: ir.Value) -> ir.Value:
+        """Active lanes, as i64."""
+        return self.b.intrinsic("ctpop", t.I64, self._word(mask))
+
+    # -- the program ---------------------------------------------------------------------------------------------
+    def _inputs(self) -> list[Array]:
+        """The inputs of the lanes' examples."""
+        return [self.shared[i] if i in self.shared else self.b.unrolled(self.slots[i].all())
+                for i in range(len(self.inputs))]
+
+    def _operands(self) -> list[Array]:
+        """The loop's operands: constants, then initial carries."""
+        b, before = self.b, self.loop.before
+        found = dict(zip(self.loop.variables, lower_jaxpr(b, before.jaxpr, self._inputs(), before, None), strict=True))
+        return [borrow(b.settled(b.full((), v.val, v.aval.dtype) if isinstance(v, Literal) else found[v]))
+                for v in self.loop.eqn.invars]
+
+    def _carry(self, operands: list[Array]) -> Carry:
+        ctx = Context(self.b, (), (), None, frozenset(), (), self.loop.used, (self.loop.cond, self.loop.body),
+                      lambda *_: [])
+        return Carry(ctx, operands[self.split:], self.varying, [False] * len(self.varying), operands[: self.split])
+
+    def _lower(self, which: int, args: Sequence[Array], mask: ir.Value | None) -> list[Array]:
+        found = (self.loop.cond, self.loop.body)[which]
+        return [self.b.settled(x) for x in lower_jaxpr(self.b, found.jaxpr, args, found, mask)]
+
+    def _goes_on(self, carry: Carry, operands: list[Array], state: Values, mask: ir.Value) -> ir.Value:
+        (on,) = self._lower(0, [*operands[: self.cond_consts], *carry.arrays(state)], mask)
+        return self.b.mask_and(self.b.splat(on.at()), mask)

@@ -1,0 +1,80 @@
+"""Programs that are a prologue, one `while` that lanes leave at different times, and an epilogue: a lane that has left
+can take the next example. No LLVM here."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from lanax._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, make_open
+from lanax._surgery import DeadCode
+from lanax._uniformity import Uniformity, analyse
+
+#: Arrays of at most this many elements are held in registers or on the stack; a lane's others could not be exchanged.
+_SMALL = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Loop:
+    """A program around its loop.
+
+    Attributes:
+      eqn: the `while`; its operands that are literals stay literals.
+      cond, body: what varies in its jaxprs.
+      before: inputs -> the operands of the loop that are variables.
+      after: inputs, then the loop's results -> the program's results.
+      used: for each result of the loop, whether anything reads it.
+    """
+
+    eqn: JaxprEqn
+    cond: Uniformity
+    body: Uniformity
+    before: Uniformity
+    after: Uniformity
+    used: tuple[bool, ...]
+
+    @property
+    def variables(self) -> list[Var]:
+        """Operands of the loop that are variables, each once."""
+        return list(dict.fromkeys(v for v in self.eqn.invars if not isinstance(v, Literal)))
+
+
+def around_loop(found: Uniformity) -> Loop | None:
+    """The program in three parts, or None where it is not of this form."""
+    jaxpr = found.jaxpr
+    loops = [i for i, e in enumerate(jaxpr.eqns) if e.primitive.name in ("while", "scan", "cond")]
+    if len(loops) != 1 or jaxpr.eqns[loops[0]].primitive.name != "while" or not found.predicate_varies(loops[0]):
+        return None
+    if any(v.aval.size > _SMALL for e in jaxpr.eqns for v in (*e.invars, *e.outvars)):
+        return None
+    if any(v.aval.size > _SMALL for v in jaxpr.invars):
+        return None
+    eqn = jaxpr.eqns[loops[0]]
+    others = [e for e in jaxpr.eqns if e is not eqn]
+    operands = list(dict.fromkeys(v for v in eqn.invars if not isinstance(v, Literal)))
+    before = _needed(jaxpr.invars, operands, others, found)
+    after = _needed([*jaxpr.invars, *eqn.outvars], jaxpr.outvars, others, found)
+    if before is None or after is None:
+        return None
+    read = {v for e in after.jaxpr.eqns for v in e.invars if not isinstance(v, Literal)}
+    read |= {v for v in after.jaxpr.outvars if not isinstance(v, Literal)}
+    cond, body = found.inner[loops[0]]
+    if not all(body.of(body.jaxpr.invars[eqn.params["body_nconsts"]:])):
+        return None
+    return Loop(eqn, cond, body, before, after, tuple(v in read for v in eqn.outvars))
+
+
+def _needed(inputs: Sequence[Var], outputs: Sequence[Atom], eqns: Sequence[JaxprEqn],
+            found: Uniformity) -> Uniformity | None:
+    """The equations that compute `outputs` of `inputs`; None where they need something else."""
+    known = {*inputs}
+    usable = []
+    for e in eqns:
+        if all(isinstance(v, Literal) or v in known for v in e.invars):
+            usable.append(e)
+            known.update(e.outvars)
+    if any(not isinstance(v, Literal) and v not in known for v in outputs):
+        return None
+    jaxpr: Jaxpr = make_open(list(inputs), list(outputs), usable)
+    lean, _ = DeadCode().jaxpr(jaxpr, [True] * len(outputs), [True] * len(inputs))
+    return analyse(lean, found.of(inputs))
