@@ -192,8 +192,8 @@ def _record(mapped: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, A
             if not calls:  # else it looks at the value of an argument, which has been recorded
                 raise
     if not calls:
-        raise LanaxError("no call of lanax.vmap was found: pass a function made by lanax.vmap (or one that calls such a "
-                         "function), and arguments of which at least one is mapped.")
+        raise LanaxError("no call of lanax.vmap was found: pass a function made by lanax.vmap (or one that calls such "
+                         "a function), and arguments of which at least one is mapped.")
     return calls
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lanax import _jax
-from lanax._jax import ad
+from lanax._jax import Zero, ad
 from lanax._pipeline import Axes
 from lanax._plan import Plan
 from lanax._primitive import batched_call_p, bind
@@ -50,9 +50,9 @@ def _float0_zeros(aval: Any) -> Any:
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, program: Program, in_axes: Axes,
          out_axes: tuple[int, ...], axis_size: int, plan: Plan) -> tuple[list[Any], list[Any]]:
     outs = bind(primals, program, in_axes, out_axes, axis_size, plan)
-    nonzero = [type(t) is not ad.Zero and _differentiable(v.aval)
+    nonzero = [type(t) is not Zero and _differentiable(v.aval)
                for t, v in zip(tangents, program.jaxpr.invars, strict=True)]
-    zeros = [ad.Zero(_jax.tangent_type(out)) for out in outs]
+    zeros = [Zero(_jax.tangent_type(out)) for out in outs]
     if not any(nonzero):
         return outs, zeros
     tangent, wanted = tangent_program(program, nonzero)
@@ -64,9 +64,9 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, program: Program, i
 def _transpose(cotangents: Sequence[Any], *args: Any, program: Program, in_axes: Axes, out_axes: tuple[int, ...],
                axis_size: int, plan: Plan) -> list[Any]:
     linear = [ad.is_undefined_primal(x) for x in args]
-    live = [type(ct) is not ad.Zero for ct in cotangents]
+    live = [type(ct) is not Zero for ct in cotangents]
     if not any(live):
-        return [ad.Zero(x.aval) if is_linear else None for x, is_linear in zip(args, linear, strict=True)]
+        return [Zero(x.aval) if is_linear else None for x, is_linear in zip(args, linear, strict=True)]
     fixed = [not x for x in linear]
     transposed = _transposed_program(program, linear, live)
     operands = [*_chosen(args, fixed), *_chosen(cotangents, live)]

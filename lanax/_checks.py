@@ -66,7 +66,7 @@ class Check:
             # JAX's vmap of `equinox.branched_error_if` gives the message with the largest index in the batch.
             index = jnp.argmax(_rank(raised, operands))
             chosen = [operand[index] if operand.ndim else operand for operand in map(jnp.asarray, operands)]
-            results = _jax.core.eval_jaxpr(*_jax.open_and_consts(self.branch), *chosen)
+            results = _jax.eval_jaxpr(*_jax.open_and_consts(self.branch), *chosen)
             return jnp.any(jnp.stack([jnp.any(result != 0) for result in results]))
 
         return jax.lax.cond(jnp.any(raised) & ~jnp.asarray(unless), fail, lambda: jnp.zeros((), bool))

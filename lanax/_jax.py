@@ -8,38 +8,73 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jax._src import core, dispatch, dtypes, source_info_util
 from jax._src import linear_util as _linear_util
 from jax._src.api_util import flatten_axes
-from jax._src.core import (
-    DropVar,
-    Jaxpr,
-    JaxprEqn,
-    Literal,
-    Primitive,
-    ShapedArray,
-    Tracer,
-    Var,
-    new_jaxpr_eqn,
-)
+from jax._src.core import Primitive, ShapedArray, Tracer, new_jaxpr_eqn
 from jax._src.interpreters import ad, batching, mlir
 from jax._src.interpreters import partial_eval as _partial_eval
+
 try:
     from jax._src.random import prng  # from 0.12 on
 except ImportError:
     from jax._src import prng  # type: ignore[attr-defined, no-redef]
-from jax.extend.core import ClosedJaxpr  # the same class as Jaxpr from 0.12 on
+
+if TYPE_CHECKING:
+    # What lanax relies on of these classes; JAX declares the types of variables too wide to be read.
+    class Var:
+        aval: Any
+
+        def __init__(self, aval: Any) -> None: ...
+
+    class DropVar(Var): ...
+
+    class Literal:
+        aval: Any
+        val: Any
+
+        def __init__(self, val: Any, aval: Any) -> None: ...
+
+    class JaxprEqn:
+        primitive: Primitive
+        params: dict[str, Any]
+        invars: list[Var | Literal]
+        outvars: list[Var]
+        effects: Any
+        source_info: Any
+        ctx: Any
+
+        def replace(self, **changes: Any) -> JaxprEqn: ...
+
+    class Jaxpr:
+        constvars: list[Var]
+        invars: list[Var]
+        outvars: list[Var | Literal]
+        eqns: list[JaxprEqn]
+        effects: Any
+        debug_info: Any
+
+        def __init__(self, constvars: Sequence[Var], invars: Sequence[Var], outvars: Sequence[Var | Literal],
+                     eqns: Sequence[JaxprEqn], effects: Any, debug_info: Any) -> None: ...
+
+    class ClosedJaxpr:
+        jaxpr: Jaxpr
+        consts: list[Any]
+        in_avals: list[Any]
+        out_avals: list[Any]
+
+        def __init__(self, jaxpr: Jaxpr, consts: Sequence[Any]) -> None: ...
+else:
+    from jax._src.core import DropVar, Jaxpr, JaxprEqn, Literal, Var
+    from jax.extend.core import ClosedJaxpr  # the same class as Jaxpr from 0.12 on
 
 Atom = Var | Literal
 
 __all__ = [
-    "ad",
-    "batching",
-    "flatten_axes",
-    "mlir",
+    "NOT_MAPPED",
     "Atom",
     "ClosedJaxpr",
     "DropVar",
@@ -50,8 +85,13 @@ __all__ = [
     "ShapedArray",
     "Tracer",
     "Var",
+    "Zero",
+    "ad",
+    "batching",
     "core",
     "dtypes",
+    "eval_jaxpr",
+    "flatten_axes",
     "has_lasting_effects",
     "has_users_line",
     "impl_of",
@@ -59,11 +99,11 @@ __all__ = [
     "literal",
     "make_closed",
     "make_open",
+    "mlir",
     "names_an_axis",
     "new_jaxpr_eqn",
-    "NOT_MAPPED",
-    "prng",
     "open_and_consts",
+    "prng",
     "scan_counts",
     "scan_params",
     "source_info_util",
@@ -239,13 +279,16 @@ def consts_of(closed: ClosedJaxpr) -> list[Any]:
 
 def with_results(jaxpr: Jaxpr, wanted: Sequence[bool]) -> Jaxpr:
     """An open jaxpr with some of its results only; dead code goes, inputs stay."""
-    new, _ = _partial_eval.dce_jaxpr(jaxpr, list(wanted), instantiate=True)
-    return new
+    eliminate: Any = _partial_eval.dce_jaxpr
+    return eliminate(jaxpr, list(wanted), instantiate=True)[0]
+
+
+eval_jaxpr: Any = core.eval_jaxpr
 
 
 def jaxpr_as_fun(jaxpr: Jaxpr) -> Callable[..., list[Any]]:
     """An open jaxpr without constants as a function of its inputs."""
-    return functools.partial(core.eval_jaxpr, jaxpr, ())
+    return functools.partial(eval_jaxpr, jaxpr, ())
 
 
 # The trace of a `jax.vmap`.
@@ -276,6 +319,8 @@ def is_jax_type(x: Any) -> bool:
     return True
 
 
+#: What stands for no cotangent or tangent.
+Zero: Any = getattr(ad, "Zero")  # noqa: B009
 NOT_MAPPED = getattr(batching, "not_mapped", None)
 
 

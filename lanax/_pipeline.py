@@ -1,4 +1,4 @@
-"""The named stages from a per-example program to parts that can run, in order. Knows no batch and no JAX transformation."""
+"""The named stages from a per-example program to parts that can run, in order. Knows no JAX transformation."""
 
 from __future__ import annotations
 
@@ -130,8 +130,8 @@ class Kernel:
     @property
     def descriptor(self) -> Descriptor:
         plan = self.plan
-        arg = next(i for i, axis in enumerate(self.in_axes) if axis is not None)
-        return Descriptor(args=len(self.in_axes), rets=len(self.out_axes), axis_arg=arg, axis_dim=self.in_axes[arg],
+        arg, dim = next((i, axis) for i, axis in enumerate(self.in_axes) if axis is not None)
+        return Descriptor(args=len(self.in_axes), rets=len(self.out_axes), axis_arg=arg, axis_dim=dim,
                           lanes=plan.lanes, scratch=self.source.scratch_bytes, chunk=plan.chunk, threads=plan.threads,
                           grain=plan.grain)
 

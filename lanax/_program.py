@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Hashable, Mapping
 from typing import Any
@@ -75,10 +76,9 @@ def jaxpr_key(jaxpr: Any) -> _Key:
     if found is not None and found[0]() is jaxpr:
         return found[1]
     key = _Key(_parts(jaxpr))
-    try:
-        _known[id(jaxpr)] = (weakref.ref(jaxpr, lambda _, i=id(jaxpr): _known.pop(i, None)), key)
-    except TypeError:
-        pass  # not every version lets jaxprs be referred to weakly; then the key is made again
+    with contextlib.suppress(TypeError):  # not every version lets jaxprs be referred to weakly
+        number = id(jaxpr)
+        _known[number] = (weakref.ref(jaxpr, lambda _: _known.pop(number, None)), key)
     return key
 
 

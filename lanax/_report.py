@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from lanax._jax import Atom
 from lanax._partition import LANES, UNIFORM, XLA, Miss, count_equations
 from lanax._pipeline import Axes, Kernel, Stages, stages
 from lanax._plan import Plan
@@ -66,6 +67,8 @@ class KernelReport:
       lanes, native_lanes, vectors, ruling, reason: examples of one step, and how they were found.
       steps, tail: whole steps, and examples left after them.
       threads, chunk: most threads that work on it; examples that a thread claims at a time (0: chosen at run time).
+      refill: a lane that has left the program's loop takes the next example when not more than this many lanes are
+        active; 0: each step runs until its last example is done.
       scratch_bytes: memory of each thread.
     """
 
@@ -79,14 +82,18 @@ class KernelReport:
     tail: int
     threads: int
     chunk: int
+    refill: int
     scratch_bytes: int
 
     def lines(self) -> list[str]:
         """The kernel in words."""
         chunk = f"{self.chunk} examples" if self.chunk else "chosen from batch and threads at run time"
         return [
-            f"lanes: {self.lanes} = {self.native_lanes} native {self.ruling} x {self.vectors} in flight ({self.reason})",
+            f"lanes: {self.lanes} = {self.native_lanes} native {self.ruling} x {self.vectors} in flight "
+            f"({self.reason})",
             f"steps: {self.steps} whole, tail of {self.tail}",
+            f"uneven loops: lanes take the next example when {self.refill} or fewer are active" if self.refill else
+            "uneven loops: a step runs until its last example is done",
             f"threads: at most {self.threads}; chunk: {chunk}",
             f"examples in flight: {self.lanes * self.threads}; scratch: {self.scratch_bytes} bytes a thread",
         ]
@@ -149,7 +156,8 @@ def report_of(call: Call) -> Report:
 
 def kernel_axes(way: Stages) -> list[tuple[int, tuple[Axes, tuple[int, ...]]]]:
     """For each part in lanes its index, and the batch axes of its inputs and results, as a run gives them."""
-    inputs = dict(zip(way.expanded.invars, [*[None] * len(way.consts), *way.in_axes], strict=True))
+    axes = [*[None] * len(way.consts), *way.in_axes]
+    inputs: dict[Atom, int | None] = dict(zip(way.expanded.invars, axes, strict=True))
     wanted = dict(zip(way.expanded.outvars, way.out_axes, strict=False))
     found = []
     for i, part in enumerate(way.partition.parts):
@@ -168,7 +176,7 @@ def _kernel_report(kernel: Kernel, axis_size: int) -> KernelReport:
     threads = min(plan.threads or pool_threads(), pool_threads(), most)
     return KernelReport(count_equations(kernel.jaxpr), plan.lanes, plan.native_lanes, plan.vectors, plan.ruling,
                         plan.reason, axis_size // plan.lanes, axis_size % plan.lanes, threads, plan.chunk,
-                        kernel.source.scratch_bytes)
+                        plan.refill, kernel.source.scratch_bytes)
 
 
 def text_of(call: Call, stage: str) -> str:

@@ -4,10 +4,10 @@ Under `jax.vmap` they reduce over the batch as well. The libraries that use them
 Diffrax, Lineax, Optimistix) do so to choose between ways to the same result: whether a loop goes on, which it does
 with finished examples frozen; whether a step that only some examples need, but that harms none, is taken; whether
 anything is to be raised. There the reduction over one example gives what the function gives for that example alone,
-which is what `jax.vmap` promises, and no example waits for another. Where the value only chooses by a `select` or a branch,
-the reduction over the active lanes of one step will do as well, since `jax.vmap` of just these examples would give it;
-then it is uniform, and so is what it chooses (the first stage of a Runge-Kutta step, say). Where the reduced value
-itself can be seen in the results, only the reduction over the batch is right.
+which is what `jax.vmap` promises, and no example waits for another. Where the value only chooses by a `select` or a
+branch, the reduction over the active lanes of one step will do as well, since `jax.vmap` of just these examples would
+give it; then it is uniform, and so is what it chooses (the first stage of a Runge-Kutta step, say). Where the reduced
+value itself can be seen in the results, only the reduction over the batch is right.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Elements(Array):
 
     def at(self, *index: Index) -> ir.Value:
         if all(isinstance(i, int) for i in index):
-            return self.values[index]
+            return self.values[index]  # pyright: ignore[reportCallIssue, reportArgumentType]
         assert self._pick is not None, "an unrolled array needs an emitter to be indexed at run time"
         return self._pick(self, index)
 

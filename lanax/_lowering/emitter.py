@@ -24,6 +24,10 @@ class Emitter(Control):
         self.scratch = scratch
         self.scratch_bytes = 0
 
+    def one_lane(self) -> Emitter:
+        """An emitter of scalar code at the same position."""
+        return Emitter(self.ir, 1, None, self.scratch)
+
     # -- index arithmetic ----------------------------------------------------------------------------------------
     def i64(self, value: int) -> ir.Constant:
         return ir.Constant(t.I64, value)
@@ -104,7 +108,7 @@ class Emitter(Control):
         shape = np.broadcast_shapes(*(a.shape for a in arrays))
 
         def at(*index: Index) -> ir.Value:
-            return fn(*(a.at(*_within(a, index, shape)) for a in arrays))
+            return fn(*(a.at(*within(a, index, shape)) for a in arrays))
 
         return self.lazy(shape, dtype, at, arrays)
 
@@ -133,6 +137,8 @@ class Emitter(Control):
 
     def settled(self, x: Array) -> Array:
         """The array in a form that may leave the region in which it was computed: unrolled, or in memory."""
+        if isinstance(x, Memory) and not x.varying and not x.owned:  # an input
+            return x
         return self.unrolled(x) if x.small else self.stored(x)
 
     def copy(self, source: Array, out: Memory, mask: ir.Value | None = None) -> None:
@@ -221,7 +227,7 @@ class Emitter(Control):
 LOOP_UNROLL = 16
 
 
-def _within(x: Array, index: tuple[Index, ...], shape: tuple[int, ...]) -> tuple[Index, ...]:
+def within(x: Array, index: tuple[Index, ...], shape: tuple[int, ...]) -> tuple[Index, ...]:
     """Where the element of `x` is that an index of the broadcast `shape` reads."""
     if x.shape == shape:
         return index

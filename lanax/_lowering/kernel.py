@@ -15,7 +15,7 @@ from lanax._llvm import types as t
 from lanax._lowering import rules as _rules
 from lanax._lowering.emitter import Emitter
 from lanax._lowering.jaxpr import lower_jaxpr
-from lanax._lowering.operands import Operand, input_array, strided
+from lanax._lowering.operands import Operand, input_array, store_output
 from lanax._lowering.refill import RefilledLoop
 from lanax._refill import Loop
 from lanax._target import Target
@@ -88,7 +88,10 @@ def _prepared(function: ir.Function) -> Sequence[ir.Value]:
     return function.args
 
 
-def _entry(module: ir.Module, count: int) -> tuple[Emitter, tuple[list[ir.Value], ir.Value, ir.Value, ir.Value, ir.Value]]:
+Frame = tuple[list[ir.Value], ir.Value, ir.Value, ir.Value, ir.Value]
+
+
+def _entry(module: ir.Module, count: int) -> tuple[Emitter, Frame]:
     """The kernel's entry: an emitter in it, and its buffers, begin, end, axis_size and scratch."""
     function = ir.Function(module, ir.FunctionType(t.VOID, [t.PTR, t.I64, t.I64, t.I64, t.PTR]), KERNEL)
     function.attributes.add("nounwind")
@@ -110,10 +113,11 @@ def _build_body(module: ir.Module, found: Uniformity, inputs: list[Operand], out
 
     def step(i: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
         start = b.add(first, b.mul(i, lanes))
-        args = [shared[k] if k in shared else input_array(b, op, buffers[k], size, start) for k, op in enumerate(inputs)]
+        args = [shared[k] if k in shared else input_array(b, op, buffers[k], size, start)
+                for k, op in enumerate(inputs)]
         results = lower_jaxpr(b, found.jaxpr, args, found, None)
         for op, pointer, result in zip(outputs, buffers[len(inputs):], results, strict=True):
-            b.copy(result, strided(b, op, pointer, size, start))
+            store_output(b, op, pointer, size, start, result)
         return []
 
     b.count(steps, [], step)

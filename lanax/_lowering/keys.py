@@ -14,7 +14,7 @@ from lanax._lowering.context import Context, Rule
 
 def is_key(aval: Any) -> bool:
     """Whether a type is of random keys."""
-    return jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key)
+    return jax.numpy.issubdtype(aval.dtype, jax.dtypes.prng_key)
 
 
 def words_shape(aval: Any) -> tuple[int, ...]:

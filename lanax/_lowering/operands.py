@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 
-from lanax._llvm.memory import Index, index_mul
-from lanax._lowering.arrays import Array, Memory
+from lanax._llvm.memory import Index, index_add, index_mul
+from lanax._lowering.arrays import UNROLL, Array, Memory
 from lanax._lowering.emitter import Emitter, row_major
 from lanax._lowering.keys import is_key, words_shape
 
@@ -61,7 +62,61 @@ def strided(b: Emitter, op: Operand, pointer: ir.Value, size: ir.Value, start: I
     return b.memory(pointer, op.shape, op.dtype, strides, 0 if apart else op.inner, index_mul(b, start, op.inner))
 
 
+class Slots:
+    """An input or output of the examples that the lanes hold, in scratch: `[element][lane]`."""
+
+    def __init__(self, b: Emitter, op: Operand):
+        self.b, self.op = b, op
+        self._strides = [s * b.lanes for s in row_major(op.shape)]
+        self._base = b.reserve(math.prod(op.shape) * op.itemsize * b.lanes)
+
+    def all(self) -> Memory:
+        """The elements of all lanes."""
+        return self.b.memory(self._base, self.op.shape, self.op.dtype, self._strides, 1, 0, aligned=True)
+
+    def one(self, scalar: Emitter, lane: ir.Value) -> Memory:
+        """The elements of one lane."""
+        return scalar.memory(self._base, self.op.shape, self.op.dtype, self._strides, 0, lane)
+
+
+#: Rows of small arrays of more than this many elements in all lanes are transposed by a loop, below it by inserts.
+_INSERTS = 128
+
+
+def _by_loop(b: Emitter, op: Operand) -> bool:
+    size = math.prod(op.shape)
+    return op.axis is not None and op.inner > 1 and size <= UNROLL and size * b.lanes > _INSERTS
+
+
 def input_array(b: Emitter, op: Operand, pointer: ir.Value, size: ir.Value, start: Index) -> Array:
-    """An input as an array, to be read only; small ones are loaded at once."""
+    """An input as an array, to be read only; small ones are loaded at once, unless all examples share them: those are
+    read where they are needed, at any index."""
+    if _by_loop(b, op):
+        slots = Slots(b, op)
+        _each_row(b, op, pointer, size, start, lambda row, lane: b.copy(row, lane), slots)
+        return b.unrolled(slots.all())
     memory = strided(b, op, pointer, size, start).borrowed()
-    return b.unrolled(memory) if memory.small else memory
+    shared = op.axis is None and op.shape != ()
+    return b.unrolled(memory) if memory.small and not shared else memory
+
+
+def store_output(b: Emitter, op: Operand, pointer: ir.Value, size: ir.Value, start: Index, result: Array) -> None:
+    """Write an output where it belongs."""
+    if not _by_loop(b, op):
+        b.copy(result, strided(b, op, pointer, size, start))
+        return
+    slots = Slots(b, op)
+    b.copy(result, slots.all())
+    _each_row(b, op, pointer, size, start, lambda row, lane: b.copy(lane, row), slots)
+
+
+def _each_row(b: Emitter, op: Operand, pointer: ir.Value, size: ir.Value, start: Index,
+              move: Callable[[Memory, Memory], None], slots: Slots) -> None:
+    """`move(row, slot)` for the row and the slot of each lane."""
+    scalar = b.one_lane()
+
+    def step(lane: ir.Value, values: list[ir.Value]) -> list[ir.Value]:
+        move(strided(scalar, op, pointer, size, index_add(b, start, lane)), slots.one(scalar, lane))
+        return values
+
+    b.count(b.lanes, [], step)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -10,32 +9,15 @@ from llvmlite import ir
 
 from lanax._jax import Literal
 from lanax._llvm import types as t
-from lanax._lowering.arrays import Array, Memory
+from lanax._lowering.arrays import Array
 from lanax._lowering.context import Context
-from lanax._lowering.emitter import Emitter, row_major
+from lanax._lowering.emitter import Emitter
 from lanax._lowering.jaxpr import lower_jaxpr
-from lanax._lowering.operands import Operand, input_array, strided
+from lanax._lowering.operands import Operand, Slots, input_array, strided
 from lanax._lowering.rules.control_flow import Carry, borrow
 from lanax._refill import Loop
 
 Values = list[ir.Value]
-
-
-class Slots:
-    """An input or output of the examples that the lanes hold, in scratch: `[element][lane]`."""
-
-    def __init__(self, b: Emitter, op: Operand):
-        self.b, self.op = b, op
-        self.strides = [s * b.lanes for s in row_major(op.shape)]
-        self.base = b.reserve(math.prod(op.shape) * op.itemsize * b.lanes)
-
-    def all(self) -> Memory:
-        """The elements of all lanes."""
-        return self.b.memory(self.base, self.op.shape, self.op.dtype, self.strides, 1, 0, aligned=True)
-
-    def one(self, scalar: Emitter, lane: ir.Value) -> Memory:
-        """The elements of one lane."""
-        return scalar.memory(self.base, self.op.shape, self.op.dtype, self.strides, 0, lane)
 
 
 class RefilledLoop:
@@ -49,7 +31,7 @@ class RefilledLoop:
     def __init__(self, b: Emitter, loop: Loop, inputs: Sequence[Operand], outputs: Sequence[Operand],
                  buffers: Sequence[ir.Value], size: ir.Value, last: ir.Value, enough: int):
         self.b, self.loop, self.size, self.last, self.enough = b, loop, size, last, enough
-        self.scalar = Emitter(b.ir, 1, None, b.scratch)
+        self.scalar = b.one_lane()
         self.split = len(loop.eqn.invars) - len(loop.eqn.outvars)
         self.cond_consts = loop.eqn.params["cond_nconsts"]
         self.varying = loop.body.of(loop.body.jaxpr.invars[loop.eqn.params["body_nconsts"]:])

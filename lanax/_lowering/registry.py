@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from lanax._errors import RegistrationError
 from lanax._lowering.context import Rule
+
+R = TypeVar("R", bound=Rule)
 
 #: `supports(avals_in, avals_out, params)` gives the reason why an equation is not in lanes, or None.
 Supports = Callable[[tuple[Any, ...], tuple[Any, ...], Mapping[str, Any]], "str | None"]
@@ -42,10 +44,10 @@ def _refuse_second(name: str, old: Callable[..., Any] | None, new: Callable[...,
 
 
 def register(name: str, *, supports: Supports | None = None, keys: bool = False,
-             cost: float = 1.0) -> Callable[[Rule], Rule]:
+             cost: float = 1.0) -> Callable[[R], R]:
     """Decorator: the lowering rule of the primitive called `name`."""
 
-    def add(rule: Rule) -> Rule:
+    def add(rule: R) -> R:
         _refuse_second(name, RULES[name].rule if name in RULES else None, rule)
         RULES[name] = Entry(rule, supports, keys, cost)
         return rule

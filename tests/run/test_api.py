@@ -1,4 +1,4 @@
-"""`lanax.vmap` means what the installed `jax.vmap` means: values, structure, dtypes and weak types, eager and under jit."""
+"""`lanax.vmap` means what the installed `jax.vmap` means: values, structure, types and errors, eager and under jit."""
 
 from __future__ import annotations
 
@@ -149,9 +149,6 @@ def test_strings_and_functions_are_static() -> None:
     def fun(x: Any, how: Any) -> Any:
         return getattr(jnp, how["name"])(how["then"](x))
 
-    for mapper in (jax.vmap, lanax.vmap):
-        with pytest.raises(TypeError, match="<class 'str'>|<class 'function'>|not a valid JAX|neither"):
-            mapper(fun, (0, 0))(X, {"name": "sin", "then": jnp.square})
     check(fun, (X, {"name": "sin", "then": jnp.square}), jitted=False, in_axes=(0, None))
 
 
@@ -385,26 +382,27 @@ ERRORS = [
 ]
 
 
-def _error(call: Callable[[], Any]) -> tuple[type[BaseException], str]:
+def _error(call: Callable[..., Any], mapper: Any) -> tuple[type[BaseException], str]:
     with pytest.raises(Exception) as caught:  # noqa: PT011
-        call()
+        call(mapper)
     return caught.type, re.sub(r"0x[0-9a-f]+|object id \d+", "<id>", str(caught.value))
 
 
 @pytest.mark.parametrize(("fun", "args", "options"), ERRORS)
 def test_errors_are_those_of_jax_vmap(fun: Any, args: Any, options: Any) -> None:
-    assert _error(lambda: lanax.vmap(fun, **options)(*args)) == _error(lambda: jax.vmap(fun, **options)(*args))
+    call = lambda mapper: mapper(fun, **options)(*args)  # noqa: E731 (one line for both, since messages name it)
+    assert _error(call, lanax.vmap) == _error(call, jax.vmap)
 
 
 @pytest.mark.parametrize(("fun", "args", "options"), ERRORS[6:14])
 def test_errors_are_those_of_jax_vmap_under_jit(fun: Any, args: Any, options: Any) -> None:
-    assert _error(lambda: jax.jit(lanax.vmap(fun, **options))(*args)) == _error(
-        lambda: jax.jit(jax.vmap(fun, **options))(*args))
+    call = lambda mapper: jax.jit(mapper(fun, **options))(*args)  # noqa: E731
+    assert _error(call, lanax.vmap) == _error(call, jax.vmap)
 
 
 @pytest.mark.parametrize("fun", [3, None, "abc", X], ids=["int", "None", "str", "array"])
 def test_what_cannot_be_called_is_an_error(fun: Any) -> None:
-    assert _error(lambda: lanax.vmap(fun)) == _error(lambda: jax.vmap(fun))
+    assert _error(lambda mapper: mapper(fun), lanax.vmap) == _error(lambda mapper: mapper(fun), jax.vmap)
 
 
 def test_a_wrong_plan_is_an_error() -> None:

@@ -10,7 +10,7 @@ from llvmlite import ir
 from lanax._llvm import types as t
 from lanax._lowering.arrays import Array
 from lanax._lowering.context import Context
-from lanax._lowering.emitter import Emitter
+from lanax._lowering.lanewise.arithmetic import total_order
 from lanax._lowering.registry import register
 
 _OPS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
@@ -26,13 +26,6 @@ def _register_comparison(name: str, op: str) -> None:
 
 for _name, _op in _OPS.items():
     _register_comparison(_name, _op)
-
-
-def total_order(b: Emitter, x: ir.Value) -> ir.Value:
-    """An integer that orders as IEEE's total order of floats: -NaN < -inf < ... < -0 < 0 < ... < inf < NaN."""
-    bits = b.bits(x)
-    width = t.bit_width(x.type)
-    return b.xor(bits, b.lshr(b.ashr(bits, width - 1), 1))
 
 
 def _register_total_comparison(name: str, op: str) -> None:

@@ -1,4 +1,4 @@
-"""Primitives that are functions of others, written in JAX: random keys and bits, loops with an array for a predicate."""
+"""Primitives that are functions of others, written in JAX: random keys and bits, loops with an array predicate."""
 
 from __future__ import annotations
 

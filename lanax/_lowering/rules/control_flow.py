@@ -14,7 +14,7 @@ from lanax._llvm import types as t
 from lanax._lowering.arrays import UNROLL, Array, Elements, Memory
 from lanax._lowering.context import Context
 from lanax._lowering.keys import is_key, words_shape
-from lanax._lowering.registry import register
+from lanax._lowering.registry import RULES, register
 from lanax._lowering.windows import aside
 
 
@@ -356,9 +356,12 @@ def _zeros(ctx: Context, results: _Results) -> list[ir.Value]:
 
 #: A side of at most this many equations, none of them a loop or a branch, is computed by all lanes and selected.
 _CHEAP_SIDE = 8
+_CHEAP_EQUATION = 6
 
 
 def _cheap(jaxpr: Any) -> bool:
-    dear = ("while", "scan", "cond", "dot_general", "pow", "sin", "cos", "tan", "exp", "log", "lgamma", "digamma", "erf_inv", "sort", "gather", "scatter")
+    """Whether all lanes may compute a side: few elementwise equations, none of them long."""
     return len(jaxpr.eqns) <= _CHEAP_SIDE and all(
-        e.primitive.name not in dear and all(v.aval.size <= 4 for v in e.outvars) for e in jaxpr.eqns)
+        e.primitive.name in RULES and RULES[e.primitive.name].cost <= _CHEAP_EQUATION
+        and e.primitive.name not in ("while", "scan", "cond") and all(v.aval.size <= 4 for v in e.outvars)
+        for e in jaxpr.eqns)

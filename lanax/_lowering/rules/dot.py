@@ -16,9 +16,9 @@ from lanax._lowering.arrays import UNROLL, Array, Elements, Lazy, Memory, is_che
 from lanax._lowering.context import Context
 from lanax._lowering.emitter import Emitter
 from lanax._lowering.fold import Values, blocks, each, fold, pairwise
+from lanax._lowering.lanewise.conversion import convert
+from lanax._lowering.lanewise.rounding import round_to
 from lanax._lowering.registry import register
-from lanax._lowering.rules.convert import convert
-from lanax._lowering.rules.rounding import round_to
 
 Position = tuple[Index, ...]
 

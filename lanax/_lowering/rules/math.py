@@ -9,10 +9,10 @@ from llvmlite import ir
 
 from lanax._lowering.arrays import Array
 from lanax._lowering.context import Context
+from lanax._lowering.families import Fn, elementwise
+from lanax._lowering.lanewise.conversion import convert
+from lanax._lowering.lanewise.rounding import round_to
 from lanax._lowering.registry import register
-from lanax._lowering.rules.convert import convert
-from lanax._lowering.rules.elementwise import Fn, elementwise
-from lanax._lowering.rules.rounding import round_to
 from lanax._math import power
 
 #: Module of `lanax._math`, function, primitive, rough cost in vector instructions.
@@ -47,9 +47,6 @@ _TABLE = (
 
 
 def _register(module: str, function: str, primitive: str, cost: float) -> None:
-    import importlib.util as u  # TEMP
-    if u.find_spec(f"lanax._math.{module}") is None: return  # TEMP
-    if not hasattr(importlib.import_module(f"lanax._math.{module}"), function): return  # TEMP
     fn: Fn = getattr(importlib.import_module(f"lanax._math.{module}"), function)
     elementwise(primitive, lambda b, dtype, *x: fn(b, *b.join(*x)), cost)
 

@@ -17,11 +17,11 @@ from lanax._llvm import types as t
 from lanax._llvm.memory import Index, to_lane, to_memory
 from lanax._lowering.arrays import UNROLL, Array, is_cheap
 from lanax._lowering.context import Context
-from lanax._lowering.emitter import Emitter
+from lanax._lowering.emitter import Emitter, within
 from lanax._lowering.fold import Values, each, fold, pairwise
+from lanax._lowering.lanewise.arithmetic import maximum, minimum
+from lanax._lowering.lanewise.rounding import round_to
 from lanax._lowering.registry import register, register_composition
-from lanax._lowering.rules.elementwise import maximum, minimum
-from lanax._lowering.rules.rounding import round_to
 from lanax._math.exponential import exp
 from lanax._math.logarithm import log1p
 
@@ -153,8 +153,8 @@ def _including(b: Emitter, x: Array, monoid: Monoid) -> Callable[[Any, Position]
     left, right = x.factors
 
     def include(total: Any, index: Position) -> ir.Value:
-        u = left.at(*index) if left.shape else left.at()
-        v = u if right is left else right.at(*index) if right.shape else right.at()
+        u = left.at(*within(left, index, x.shape))
+        v = u if right is left else right.at(*within(right, index, x.shape))
         return b.mul(u, v) if total is None else b.fma(u, v, total)
 
     return include

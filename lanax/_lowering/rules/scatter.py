@@ -19,8 +19,8 @@ from lanax._lowering.arrays import Array, Memory
 from lanax._lowering.context import Context
 from lanax._lowering.emitter import LOOP_UNROLL, Emitter
 from lanax._lowering.jaxpr import lower_jaxpr
+from lanax._lowering.lanewise.rounding import round_to
 from lanax._lowering.registry import COMPOSITIONS, RULES, Supports, register
-from lanax._lowering.rules.rounding import round_to
 from lanax._lowering.windows import Positions, Windows, aside, readable
 from lanax._trace import expand
 from lanax._uniformity import analyse

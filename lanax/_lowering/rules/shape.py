@@ -15,8 +15,8 @@ from lanax._llvm.memory import Index
 from lanax._lowering.arrays import UNROLL, Array, Memory
 from lanax._lowering.context import Context
 from lanax._lowering.emitter import Emitter
+from lanax._lowering.lanewise.rounding import round_to
 from lanax._lowering.registry import register
-from lanax._lowering.rules.rounding import round_to
 
 #: Where an element of a part of an array goes.
 Where = Callable[..., tuple[Index, ...]]

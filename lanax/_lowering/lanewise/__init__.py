@@ -1,0 +1,1 @@
+"""What one operation means on lane values. Knows no arrays and no primitives."""

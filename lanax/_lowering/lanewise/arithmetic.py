@@ -1,0 +1,145 @@
+"""Arithmetic on lane values with XLA's meaning of every corner: NaN, signed zeros, integer division. No arrays here.
+
+Each function is `fn(b, dtype, *lane_values)`, where `dtype` is that of the operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from llvmlite import ir
+
+from lanax._llvm import types as t
+from lanax._lowering.emitter import Emitter
+
+Fn = Callable[..., ir.Value]
+
+def is_signed(dtype: np.dtype) -> bool:
+    """Whether a dtype is of signed integers."""
+    return np.dtype(dtype).kind == "i"
+
+
+# -- division --------------------------------------------------------------------------------------------------------
+def divide(b: Emitter, dtype: np.dtype, x: ir.Value, y: ir.Value) -> ir.Value:
+    """Floats by IEEE; integers towards zero, with x / 0 = -1 (all ones) and INT_MIN / -1 = INT_MIN."""
+    x, y = b.join(x, y)
+    if t.is_float(x.type):
+        return b.div(x, y)
+    zero = b.eq(y, 0)
+    if not is_signed(dtype):
+        return b.select(zero, -1, b.ir.udiv(x, b.select(zero, 1, y)))
+    overflow = b.eq(y, -1)
+    quotient = b.ir.sdiv(x, b.select(b.or_(zero, overflow), 1, y))
+    return b.select(zero, -1, b.select(overflow, b.neg(x), quotient))
+
+
+def remainder(b: Emitter, dtype: np.dtype, x: ir.Value, y: ir.Value) -> ir.Value:
+    """Sign of the dividend; integers: x % 0 = x and INT_MIN % -1 = 0."""
+    x, y = b.join(x, y)
+    if t.is_float(x.type):
+        return _float_rem(b, x, y)
+    zero = b.eq(y, 0)
+    if not is_signed(dtype):
+        return b.select(zero, x, b.ir.urem(x, b.select(zero, 1, y)))
+    overflow = b.eq(y, -1)
+    rest = b.ir.srem(x, b.select(b.or_(zero, overflow), 1, y))
+    return b.select(zero, x, b.select(overflow, 0, rest))
+
+
+def _float_rem(b: Emitter, x: ir.Value, y: ir.Value) -> ir.Value:
+    """fmod, exactly: take off multiples of y scaled by a power of two, largest first, while any lane still has some.
+
+    Each trip removes n = trunc(r / s) copies of s = y * 2^k, with n small enough for the product to be exact.
+    """
+    double = t.bit_width(x.type) == 64
+    bias, digits = (1023, 52) if double else (127, 23)
+    step = 20 if double else 10
+    ax, ay = b.fabs(x), b.fabs(y)
+    usable = b.and_(b.lt(ax, float("inf")), b.and_(b.gt(ay, 0.0), b.lt(ay, float("inf"))))
+    r0 = b.select(usable, ax, 0.0)
+    d = b.select(usable, ay, 1.0)
+
+    def exponent(v: ir.Value) -> ir.Value:
+        return b.lshr(b.bits(v), digits)
+
+    def trip(values: list[ir.Value]) -> tuple[list[ir.Value], ir.Value]:
+        (r,) = values
+        room = b.sub(b.sub(exponent(r), exponent(d)), step)
+        positive = b.gt(room, 0)
+        scale = b.float_of_bits(b.shl(b.add(b.select(positive, room, 0), bias), digits))
+        # The scale may be up to 2^(2 * bias): apply it in two halves, so that it is a number itself.
+        half = b.ashr(b.select(positive, room, 0), 1)
+        rest = b.sub(b.select(positive, room, 0), half)
+        scale, scale2 = (b.float_of_bits(b.shl(b.add(h, bias), digits)) for h in (half, rest))
+        s = b.mul(b.mul(d, scale), scale2)
+        n = b.trunc(b.div(r, s))
+        new = b.fma(b.neg(n), s, r)
+        new = b.select(b.lt(new, 0.0), b.add(new, s), new)
+        new = b.select(b.ge(new, s), b.sub(new, s), new)
+        return [new], b.any(b.to_mask(b.ge(new, d)))
+
+    (r,) = b.loop(b.any(b.to_mask(b.ge(r0, d))), [r0], trip)
+    out = b.select(usable, r, ax)
+    bad = b.or_(b.not_(b.lt(ax, float("inf"))), b.or_(b.isnan(y), b.eq(ay, 0.0)))
+    return b.select(bad, float("nan"), b.copysign(out, x))
+
+
+# -- signs, order, rounding ------------------------------------------------------------------------------------------
+def absolute(b: Emitter, dtype: np.dtype, x: ir.Value) -> ir.Value:
+    if t.is_float(x.type):
+        return b.fabs(x)
+    return b.select(b.lt(x, 0), b.neg(x), x) if is_signed(dtype) else x
+
+
+def sign(b: Emitter, dtype: np.dtype, x: ir.Value) -> ir.Value:
+    """-1, 0 or 1; zeros keep their sign and NaN stays NaN."""
+    if t.is_float(x.type):
+        return b.select(b.or_(b.isnan(x), b.eq(x, 0.0)), x, b.copysign(b.like(x, 1.0), x))
+    if not is_signed(dtype):
+        return b.select(b.eq(x, 0), x, 1)
+    return b.select(b.eq(x, 0), x, b.select(b.lt(x, 0), b.like(x, -1), b.like(x, 1)))
+
+
+def _extreme(op: str) -> Fn:
+    name = {">": "maximum", "<": "minimum"}[op]
+
+    def fn(b: Emitter, dtype: np.dtype, x: ir.Value, y: ir.Value) -> ir.Value:
+        x, y = b.join(x, y)
+        if dtype == np.bool_:
+            return b.or_(x, y) if op == ">" else b.and_(x, y)
+        if not t.is_float(x.type):
+            return b.select(b.compare(op, x, y, is_signed(dtype)), x, y)
+        return b.intrinsic(name, x.type, x, y)
+
+    return fn
+
+
+maximum, minimum = _extreme(">"), _extreme("<")
+
+
+def clamp(b: Emitter, dtype: np.dtype, low: ir.Value, x: ir.Value, high: ir.Value) -> ir.Value:
+    return minimum(b, dtype, maximum(b, dtype, low, x), high)
+
+
+def next_after(b: Emitter, dtype: np.dtype, x: ir.Value, y: ir.Value) -> ir.Value:
+    x, y = b.join(x, y)
+    bits, ybits = b.bits(x), b.bits(y)
+    width = t.bit_width(x.type)
+    sign = b.like(bits, -(1 << (width - 1)))
+    magnitude = b.and_(bits, b.not_(sign))
+    ymagnitude = b.and_(ybits, b.not_(sign))
+    from_zero = b.or_(b.and_(ybits, sign), 1)
+    opposite = b.lt(b.xor(bits, ybits), 0)
+    inward = b.or_(b.compare(">", magnitude, ymagnitude, signed=False), opposite)
+    moved = b.add(bits, b.select(inward, b.like(bits, -1), b.like(bits, 1)))
+    stay = b.or_(b.eq(bits, ybits), b.and_(b.eq(magnitude, 0), b.eq(ymagnitude, 0)))
+    out = b.select(stay, ybits, b.select(b.eq(magnitude, 0), from_zero, moved))
+    return b.select(b.or_(b.isnan(x), b.isnan(y)), float("nan"), b.float_of_bits(out))
+
+
+def total_order(b: Emitter, x: ir.Value) -> ir.Value:
+    """An integer that orders as IEEE's total order of floats: -NaN < -inf < ... < -0 < 0 < ... < inf < NaN."""
+    bits = b.bits(x)
+    width = t.bit_width(x.type)
+    return b.xor(bits, b.lshr(b.ashr(bits, width - 1), 1))
