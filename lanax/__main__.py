@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from lanax._commands import bench, demo, info
+from lanax._commands import bench, demo, info, primitives
 from lanax._suite.programs import PROGRAMS
 
 
@@ -17,6 +17,10 @@ def _parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser("info", help="the processor, its native lanes, the JAX devices")
     command.set_defaults(run=lambda _: info.run())
+
+    command = commands.add_parser("primitives", help="what each primitive of JAX becomes in a kernel")
+    command.add_argument("--markdown", action="store_true", help="as the page docs/primitives.md")
+    command.set_defaults(run=lambda args: primitives.run(args.markdown))
 
     command = commands.add_parser("demo", help="jax.vmap against lanax.vmap on five programs; under two minutes")
     command.add_argument("--output", type=Path, default=Path(), metavar="DIR", help="where to save the pictures")

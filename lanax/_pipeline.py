@@ -11,7 +11,7 @@ from typing import Any
 
 from lanax import _jax, _unvmap
 from lanax._checks import Check, extract_checks
-from lanax._jax import Jaxpr, JaxprEqn
+from lanax._jax import Atom, Jaxpr, JaxprEqn, Literal
 from lanax._lowering.coverage import has_rule, why_not
 from lanax._lowering.kernel import KERNEL, KernelSource, build_kernel
 from lanax._lowering.operands import Operand
@@ -86,6 +86,13 @@ class Stages:
             return why_not(eqn)
 
         return partition(self.uniformity, lambda e: miss_reason(e, reason, _ARRAY_LIMIT), self.plan.route or "auto")
+
+    @property
+    def wanted_axes(self) -> dict[Atom, int]:
+        """Where each result that is no constant is to have the batch axis; what the checks need has it first."""
+        outvars = self.expanded.outvars
+        axes = [*self.out_axes, *[0] * len(outvars)]
+        return {v: axis for v, axis in zip(outvars, axes, strict=False) if not isinstance(v, Literal)}
 
     def kernel(self, index: int, in_axes: Axes, out_axes: tuple[int, ...]) -> Kernel:
         """The kernel of part `index`, for inputs and results that have the batch axis there."""

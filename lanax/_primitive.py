@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from lanax import _jax
 from lanax._checks import run_all, tie
-from lanax._jax import Literal, Primitive, ShapedArray, Var, mlir
+from lanax._jax import Atom, Literal, Primitive, ShapedArray, Var, mlir
 from lanax._lowering.keys import is_key
 from lanax._lowering.registry import register_composition
 from lanax._partition import LANES, UNIFORM
@@ -86,7 +86,7 @@ class _Run:
         jaxpr = self.way.expanded
         axes = [*[None] * len(self.way.consts), *self.way.in_axes]
         self.values.update(zip(jaxpr.invars, zip([*self.way.consts, *args], axes, strict=True), strict=True))
-        wanted = dict(zip(jaxpr.outvars, [*self.way.out_axes, *[0] * len(jaxpr.outvars)], strict=False))
+        wanted = self.way.wanted_axes
         for i, part in enumerate(self.way.partition.parts):
             if part.route == LANES:
                 self._kernel(i, part.jaxpr, wanted)
@@ -118,7 +118,7 @@ class _Run:
             return
         self.values.update((v, (out, None)) for v, out in zip(jaxpr.outvars, fun(*args), strict=True))
 
-    def _kernel(self, index: int, jaxpr: Any, wanted: dict[Any, int]) -> None:
+    def _kernel(self, index: int, jaxpr: Any, wanted: dict[Atom, int]) -> None:
         if not jaxpr.outvars:
             return
         in_axes = tuple(self.values[v][1] for v in jaxpr.invars)

@@ -133,6 +133,8 @@ def _value_key(value: Any) -> Hashable:
         return tuple((k, _value_key(v)) for k, v in value.items())
     if isinstance(value, (np.ndarray, np.generic)):
         return _const_key(np.asarray(value))
+    if isinstance(value, float):  # 0.0 is not -0.0, and NaN is NaN
+        return ("float", value.hex())
     try:
         hash(value)
     except TypeError:

@@ -158,7 +158,7 @@ def kernel_axes(way: Stages) -> list[tuple[int, tuple[Axes, tuple[int, ...]]]]:
     """For each part in lanes its index, and the batch axes of its inputs and results, as a run gives them."""
     axes = [*[None] * len(way.consts), *way.in_axes]
     inputs: dict[Atom, int | None] = dict(zip(way.expanded.invars, axes, strict=True))
-    wanted = dict(zip(way.expanded.outvars, way.out_axes, strict=False))
+    wanted = way.wanted_axes
     found = []
     for i, part in enumerate(way.partition.parts):
         if part.route == LANES and part.jaxpr.outvars:

@@ -58,7 +58,8 @@ def _apply(ctx: Context, eqn: JaxprEqn, operands: list[Array]) -> list[Array]:
     for value, aval in zip(results, ctx.avals_out, strict=True):
         if not is_key(aval) and (value.shape, value.dtype) != (aval.shape, aval.dtype):
             raise RuleError(f"the rule of primitive `{name}` gave {value.dtype}{list(value.shape)} for a result of "
-                            f"type {aval.str_short()} ({source_line(eqn)}). This is a bug in the rule: please report it.")
+                            f"type {aval.str_short()} ({source_line(eqn)}). This is a bug in the rule: please report "
+                            "it.")
     return results
 
 

@@ -20,6 +20,7 @@ def _all_elements(ctx: Context, x: Array, join: Callable[[ir.Value, ir.Value], i
 
 
 def _small(avals_in: Any, avals_out: Any, params: Any) -> str | None:
+    """Integers and bools, at most 64, where the value only chooses between ways to the same result."""
     del avals_out, params
     (x,) = avals_in
     if x.dtype.kind not in "biu":

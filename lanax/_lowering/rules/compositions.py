@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lanax._jax import jaxpr_as_fun, open_and_consts, prng, without_consts
 from lanax._lowering.registry import register_composition
@@ -76,6 +77,18 @@ def _high_level(*operands: Any, _prim: Any) -> Any:
     return jax.tree.leaves(_prim.expand(*jax.tree.unflatten(_prim.in_tree, operands)))
 
 
+def _log2(x: Any, **_: Any) -> Any:
+    return jax.lax.log(x) * np.asarray(1 / math.log(2), x.dtype)
+
+
+def _polynomial(x: Any, *coefficients: Any, **_: Any) -> Any:
+    """By Horner's rule, highest degree last."""
+    total = coefficients[-1]
+    for c in reversed(coefficients[:-1]):
+        total = total * x + c
+    return total
+
+
 def _select(on: Any, x: Any, y: Any) -> Any:
     shape = jnp.shape(x)
     on = jax.lax.broadcast_in_dim(on, shape, tuple(range(on.ndim)))
@@ -90,5 +103,9 @@ for _name, _fun in {
     "iota_2x32_shape": _iota_2x32_shape,
     "while": _while_any,
     "call_hi_primitive": _high_level,
+    # From jax 0.12 on.
+    "log2": _log2,
+    "one_minus_square": lambda x: (1 + x) * (1 - x),
+    "polynomial": _polynomial,
 }.items():
     register_composition(_name, _fun)

@@ -29,6 +29,7 @@ def _apart(ctx: Context, x: Array, part: Array) -> Array:
 
 
 def _why_no_gather(avals_in: tuple[Any, ...], avals_out: tuple[Any, ...], params: Mapping[str, Any]) -> str | None:
+    """Every mode but `one_hot`."""
     return "gather in mode `one_hot` has no meaning on CPU" if params["mode"].name == "ONE_HOT" else None
 
 

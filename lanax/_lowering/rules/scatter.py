@@ -180,6 +180,7 @@ def _by_jaxpr(closed: ClosedJaxpr) -> Combine:
 
 
 def _why_no_scatter(avals_in: tuple[Any, ...], avals_out: tuple[Any, ...], params: Mapping[str, Any]) -> str | None:
+    """A function given to `.at[].apply` must be made of primitives with a rule, and hold no arrays."""
     if params["update_jaxpr"] is None:
         return None
     closed = _expanded(params["update_jaxpr"], params["update_consts"])

@@ -219,6 +219,7 @@ def _sort_elements(b: Emitter, xs: Sequence[Array], dimension: int, keys: tuple[
 
 # -- primitives ------------------------------------------------------------------------------------------------------
 def _why_no_sort(avals_in: tuple[Any, ...], avals_out: tuple[Any, ...], params: Mapping[str, Any]) -> str | None:
+    """Up to 1024 elements along the axis."""
     n = avals_in[0].shape[params["dimension"]]
     return f"sort of {n} elements: more than {_LONGEST} are not in lanes" if n > _LONGEST else None
 
@@ -238,6 +239,7 @@ def _sort_rule(ctx: Context, *xs: Array, dimension: int, is_stable: bool, num_ke
 
 
 def _why_no_top_k(avals_in: tuple[Any, ...], avals_out: tuple[Any, ...], params: Mapping[str, Any]) -> str | None:
+    """`k` up to 16, or up to 1024 elements along the axis."""
     n, k = avals_in[0].shape[params["axis"]], params["k"]
     if k > _LARGEST_K and n > _LONGEST:
         return f"top_k of {n} elements with k = {k}: only k up to {_LARGEST_K}, or {_LONGEST} elements, are in lanes"

@@ -1,0 +1,103 @@
+"""`python -m lanax primitives`: what JAX's primitives become in a kernel, read from the registry. Lowers nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from rich.table import Table
+
+from lanax._commands.console import console
+from lanax._lowering import rules as _rules
+from lanax._lowering.registry import COMPOSITIONS, RULES
+from lanax._trace import CALLS, IDENTITIES
+
+assert _rules  # importing the package registers the rules
+
+CONTROL_FLOW = {
+    "while": "A loop; where lanes leave it at different times, it runs while any lane is active.",
+    "scan": "A loop that needs no mask; a short one is unrolled.",
+    "cond": "A jump where its index is uniform; else each side that a lane takes, and cheap sides always.",
+}
+HEADINGS = ("primitive", "in a kernel", "cost", "notes")
+
+INTRODUCTION = """\
+# Primitives
+
+<!-- Written by `python -m lanax primitives --markdown > docs/primitives.md`. Do not edit. -->
+
+What each primitive of JAX becomes in a kernel. JAX's functions are made of these: `jax.make_jaxpr(f)(x)` shows which.
+
+- **elementwise**: a few instructions for each element, registered as a row of a table.
+- **rule**: a lowering rule of its own.
+- **composition**: replaced by a JAX function of other primitives before anything is lowered.
+- **inlined**: a call; the equations of what it calls take its place.
+- **nothing**: gives its operands back; it steers XLA or differentiation.
+
+*Cost* is the rough number of vector instructions for one element of the result, by which lanax plans. 0 means a view:
+the element is read where it lies.
+
+Whatever has no row is replaced by the jaxpr of the primitive's own `impl`, where that is written in JAX, or else runs
+under `jax.vmap`, and `lanax.explain` names it. So do equations on values without a lane form: complex numbers, integers
+and floats of less than 8 bits, 8-bit floats, random keys other than threefry's, and very large arrays.
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One primitive: its name, what it becomes in a kernel, its cost where it has one, and notes."""
+
+    primitive: str
+    becomes: str
+    cost: str = ""
+    notes: str = ""
+
+
+def run(markdown: bool) -> int:
+    """Prints the table, as Markdown where asked for."""
+    if markdown:
+        sys.stdout.write(as_markdown())  # the console would wrap its lines
+        return 0
+    shown = Table(*HEADINGS)
+    for row in table():
+        shown.add_row(*dataclasses.astuple(row))
+    console().print(shown)
+    return 0
+
+
+def as_markdown() -> str:
+    """The page `docs/primitives.md`."""
+    rows = [(f"`{row.primitive}`", row.becomes, row.cost, row.notes) for row in table()]
+    return INTRODUCTION + "\n" + "".join(map(_line, [HEADINGS, ["---"] * len(HEADINGS), *rows]))
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in cells)}|\n"
+
+
+def table() -> list[Row]:
+    """A row for each primitive, by name; what comes first on the way to a kernel counts."""
+    rows = {name: Row(name, "composition", notes=_text(fun)) for name, fun in COMPOSITIONS.items()}
+    rows |= {name: _rule(name) for name in RULES}
+    rows |= {name: Row(name, "inlined") for name in (*CALLS, "custom_linear_solve")}
+    rows |= {name: Row(name, "nothing") for name in IDENTITIES}
+    return sorted(rows.values(), key=lambda row: row.primitive)
+
+
+def _rule(name: str) -> Row:
+    entry = RULES[name]
+    if name in CONTROL_FLOW:
+        composed = f" As a composition: {_text(COMPOSITIONS[name])}" if name in COMPOSITIONS else ""
+        return Row(name, "control flow", notes=CONTROL_FLOW[name] + composed)
+    kind = "elementwise" if entry.rule.__module__ == "lanax._lowering.families" else "rule"
+    return Row(name, kind, f"{entry.cost:g}", " ".join(filter(None, map(_text, (entry.supports, entry.rule)))))
+
+
+def _text(fun: Any) -> str:
+    """The first paragraph of the docstring of a function of lanax's own, in one line."""
+    own = (getattr(fun, "__module__", None) or "").startswith("lanax.")
+    first = inspect.cleandoc(fun.__doc__ or "").split("\n\n")[0] if own else ""
+    return " ".join(first.split()).replace("|", "\\|")
