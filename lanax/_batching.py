@@ -27,9 +27,10 @@ def _example_rule(axis_data: Any, args: Sequence[Any], dims: Sequence[Any], *, p
     in_axes = tuple(None if d is NOT_MAPPED else int(d) for d in dims)
     count = len(program.jaxpr.outvars)
     varying = stages(program, in_axes, out_axes, plan).uniformity.varying_out[:count]
+    mapped = [axis is not None for axis in in_axes]
+    varying = [v or _jax.reads(program.jaxpr, i, mapped) for i, v in enumerate(varying)]
     outs: list[Any] = [None] * count
-    fixed, moving = _jax.with_results(program.jaxpr, [not v for v in varying]), _jax.with_results(
-        program.jaxpr, varying)
+    fixed, moving = (_jax.with_results(program.jaxpr, w) for w in ([not v for v in varying], varying))
     axes = tuple(a for a, v in zip(out_axes, varying, strict=True) if v)
     uniform = iter(_jax.jaxpr_as_fun(fixed)(*args)) if not all(varying) else iter(())
     call = program if all(varying) else Program(moving, program.name)

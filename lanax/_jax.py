@@ -104,6 +104,7 @@ __all__ = [
     "new_jaxpr_eqn",
     "open_and_consts",
     "prng",
+    "reads",
     "scan_counts",
     "scan_params",
     "source_info_util",
@@ -281,6 +282,13 @@ def with_results(jaxpr: Jaxpr, wanted: Sequence[bool]) -> Jaxpr:
     """An open jaxpr with some of its results only; dead code goes, inputs stay."""
     eliminate: Any = _partial_eval.dce_jaxpr
     return eliminate(jaxpr, list(wanted), instantiate=True)[0]
+
+
+def reads(jaxpr: Jaxpr, result: int, inputs: Sequence[bool]) -> bool:
+    """Whether computing one result reads any of the chosen inputs."""
+    eliminate: Any = _partial_eval.dce_jaxpr
+    _, used = eliminate(jaxpr, [i == result for i in range(len(jaxpr.outvars))])
+    return any(u and chosen for u, chosen in zip(used, inputs, strict=True))
 
 
 eval_jaxpr: Any = core.eval_jaxpr

@@ -87,8 +87,8 @@ def _never_taken(x: Any) -> Any:
 def _draws(words: Any) -> Any:
     key = jax.random.wrap_key_data(words, impl="threefry2x32")
     a, b, c = jax.random.split(key, 3)
-    return (jax.random.uniform(a, (3,)), jax.random.randint(b, (), 0, 100), jax.random.key_data(jax.random.fold_in(c, 7)),
-            jax.random.bits(c, (2,), np.uint32), jax.random.bernoulli(a))
+    return (jax.random.uniform(a, (3,)), jax.random.randint(b, (), 0, 100),
+            jax.random.key_data(jax.random.fold_in(c, 7)), jax.random.bits(c, (2,), np.uint32), jax.random.bernoulli(a))
 
 
 def _key_loop(words: Any) -> Any:
@@ -132,8 +132,8 @@ CASES = [
          (((70, 2), F32),)),
     Case("scan", "no-xs", lambda x: lax.scan(lambda c, _: (c * x, c), x, None, length=90), (((), F32),), atol=1e-30),
     Case("scan", "empty", lambda x: lax.scan(lambda c, v: (c + v, c), jnp.float32(1), x), (((0,), F32),)),
-    Case("scan", "matrix-carry", lambda a, x: lax.scan(lambda c, v: (a @ c * 0.2 + v, c.sum()), jnp.zeros((3, 3), F32), x),
-         (((3, 3), F32), ((40,), F32))),
+    Case("scan", "matrix-carry", lambda a, x: lax.scan(lambda c, v: (a @ c * 0.2 + v, c.sum()),
+                                                      jnp.zeros((3, 3), F32), x), (((3, 3), F32), ((40,), F32))),
     Case("scan", "large-carry", lambda x: lax.scan(lambda c, v: (c.at[v].add(1.0), c[0]), jnp.zeros(90, F32), x),
          (lambda rng, n: rng.integers(0, 90, (n, 150)).astype(I32),)),
     Case("scan", "uniform-xs", lambda x: lax.scan(lambda c, i: (c * 0.7 + jnp.sin(i * x), i), x,

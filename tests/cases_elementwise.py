@@ -78,32 +78,32 @@ def _comparisons() -> list[Case]:
     for name in ("eq_to", "le_to", "lt_to"):
         primitive = getattr(_lax, f"{name}_p")
         out += [Case(name, np.dtype(d).name, primitive.bind, (((), d), ((), d))) for d in (F32, F64, np.int32)]
-    out += [Case("select_n", "bool", lambda p, x, y: jnp.where(p, x, y), (((3,), np.bool_), ((3,), F32), ((3,), F32))),
-            Case("select_n", "scalar", lambda p, x, y: lax.select_n(p, x, y), (((), np.bool_), ((3,), F32), ((3,), F32))),
-            Case("select_n", "large", lambda p, x, y: jnp.where(p, x, y), (((99,), np.bool_), ((99,), F64), ((99,), F64))),
-            Case("select_n", "three", lambda i, x: lax.select_n(jnp.abs(i) % 3, x, 2 * x, 3 * x), (((), np.int32), ((), F32)))]
+    out += [Case("select_n", "bool", jnp.where, (((3,), np.bool_), ((3,), F32), ((3,), F32))),
+            Case("select_n", "scalar", lax.select_n, (((), np.bool_), ((3,), F32), ((3,), F32))),
+            Case("select_n", "large", jnp.where, (((99,), np.bool_), ((99,), F64), ((99,), F64))),
+            Case("select_n", "three", lambda i, x: lax.select_n(jnp.abs(i) % 3, x, 2 * x, 3 * x),
+                 (((), np.int32), ((), F32)))]
     return out
 
 
 def _conversions() -> list[Case]:
     types = (*NUMBERS, np.bool_)
     out = [Case("convert_element_type", f"{np.dtype(a).name}-{np.dtype(b).name}",
-                lambda x, b=b: lax.convert_element_type(x * 3 if x.dtype != bool else x, b), (((), a),))
+                lambda x, b=b: lax.convert_element_type(x, b), (((), a),))
            for a in types for b in types if a != b]
-    for a, b in ((F32, np.int32), (np.int32, F32), (F64, np.int64), (np.uint64, F64), (F16, np.int16), (BF16, np.uint16),
-                 (np.int8, np.uint8)):
+    for a, b in ((F32, np.int32), (np.int32, F32), (F64, np.int64), (np.uint64, F64), (F16, np.int16),
+                 (BF16, np.uint16), (np.int8, np.uint8)):
         out.append(Case("bitcast_convert_type", f"{np.dtype(a).name}-{np.dtype(b).name}",
                         lambda x, b=b: lax.bitcast_convert_type(x, b), (((2,), a),), exact=True))
-    out += [Case("bitcast_convert_type", "split", lambda x: lax.bitcast_convert_type(x, np.uint8), (((3,), F32),)),
-            Case("bitcast_convert_type", "split-large", lambda x: lax.bitcast_convert_type(x, np.uint16), (((99,), F64),)),
-            Case("bitcast_convert_type", "join", lambda x: lax.bitcast_convert_type(x, np.uint32), (((3, 4), np.uint8),)),
-            Case("bitcast_convert_type", "join-large", lambda x: lax.bitcast_convert_type(x, F64), (((50, 2), np.uint32),))]
+    for name, shape, a, b in (("split", (3,), F32, np.uint8), ("split-large", (99,), F64, np.uint16),
+                              ("join", (3, 4), np.uint8, np.uint32), ("join-large", (50, 2), np.uint32, F64)):
+        out.append(Case("bitcast_convert_type", name, lambda x, b=b: lax.bitcast_convert_type(x, b), ((shape, a),)))
     return out
 
 
 #: Function, interval of its argument.
 _MATH: dict[str, tuple[Callable[..., Any], float, float]] = {
-    "exp": (lax.exp, -20, 20), "exp2": (lax.exp2, -20, 20), "expm1": (lax.expm1, -3, 3),
+    "exp": (lax.exp, -9, 9), "exp2": (lax.exp2, -3, 3), "expm1": (lax.expm1, -3, 3),
     "log": (lax.log, 1e-3, 1e3), "log1p": (lax.log1p, -0.9, 10), "logistic": (lax.logistic, -10, 10),
     "sin": (lax.sin, -50, 50), "cos": (lax.cos, -50, 50), "tan": (lax.tan, -1.5, 1.5),
     "asin": (lax.asin, -1, 1), "acos": (lax.acos, -1, 1), "atan": (lax.atan, -5, 5),

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 from case import Case
 from jax import lax
+from jax._src.lax import lax as _lax
 
 F32, F64, I32, I8, U8, U32, BOOL = np.float32, np.float64, np.int32, np.int8, np.uint8, np.uint32, np.bool_
 BF16, F16 = ml_dtypes.bfloat16, np.float16
@@ -100,6 +102,13 @@ def _iotas() -> list[Case]:
 
     return [Case("iota", f"{np.dtype(dtype)}-{name}", fun(shape, dtype), (((), I8),), exact=True)
             for dtype in (F32, F64, I32, U8, BF16, F16) for name, shape in (("small", (3, 5)), ("large", (3, 300)))]
+
+
+def _empties() -> list[Case]:
+    space = jax.typeof(jnp.zeros(())).memory_space
+    return [Case("empty", "small", lambda x: lax.empty((3,), F32).at[1].set(x), (((), F32),)),
+            Case("empty", "large", lambda x: lax.empty((70,), I32) + x, (((), I32),)),
+            Case("empty2", "", lambda x: _lax.empty2(np.dtype(F32), memory_space=space) * x, (((), F32),))]
 
 
 _REDUCTIONS = {"sum": lax.reduce_sum, "prod": lax.reduce_prod, "max": lax.reduce_max, "min": lax.reduce_min}
@@ -265,6 +274,6 @@ def _products() -> list[Case]:
 
 
 CASES: list[Case] = [
-    *_moves(), *_reshapes(), *_iotas(), *_reductions(), *_sums(), *_extreme_positions(), *_cumulatives(),
-    *_own_reductions(), *_precisions(), *_products(),
+    *_moves(), *_reshapes(), *_iotas(), *_empties(), *_reductions(), *_sums(), *_extreme_positions(),
+    *_cumulatives(), *_own_reductions(), *_precisions(), *_products(),
 ]

@@ -1,4 +1,4 @@
-"""Every row of the table: the kernel against the per-example loop and against `jax.vmap`, over lanes, tails and mixes."""
+"""Every row of the table: the kernel against the per-example loop and `jax.vmap`, over lanes, tails and mixes."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Writer:
             lambda: i // jnp.where(j == 0, 2, j), lambda: lax.population_count(i)])() % 1000
 
     def bool_op(self, values: Values, _: int) -> tuple[str, Any]:
-        x, y, i, j, p, q = (self.choose(values[k]) for k in "ffiibb")
+        i, j, p, q = (self.choose(values[k]) for k in "iibb")
         # Floats are compared with what rounding cannot reach.
         return "b", self.choose([lambda: i > j, lambda: p & ~q, lambda: p ^ q, lambda: (i + j) % 2 == 0])()
 

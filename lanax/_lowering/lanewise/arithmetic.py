@@ -11,6 +11,7 @@ import numpy as np
 from llvmlite import ir
 
 from lanax._llvm import types as t
+from lanax._llvm.memory import to_lane, to_memory
 from lanax._lowering.emitter import Emitter
 
 Fn = Callable[..., ir.Value]
@@ -50,7 +51,8 @@ def remainder(b: Emitter, dtype: np.dtype, x: ir.Value, y: ir.Value) -> ir.Value
 def _float_rem(b: Emitter, x: ir.Value, y: ir.Value) -> ir.Value:
     """fmod, exactly: take off multiples of y scaled by a power of two, largest first, while any lane still has some.
 
-    Each trip removes n = trunc(r / s) copies of s = y * 2^k, with n small enough for the product to be exact.
+    Each trip removes n = trunc(r / s) copies of s = y * 2^k, with n small enough for the product to be exact. What is
+    less than y is told by its bits, so that a subnormal x is handed on, as by libm.
     """
     double = t.bit_width(x.type) == 64
     bias, digits = (1023, 52) if double else (127, 23)
@@ -80,9 +82,10 @@ def _float_rem(b: Emitter, x: ir.Value, y: ir.Value) -> ir.Value:
         return [new], b.any(b.to_mask(b.ge(new, d)))
 
     (r,) = b.loop(b.any(b.to_mask(b.ge(r0, d))), [r0], trip)
-    out = b.select(usable, r, ax)
+    less = b.compare("<", b.bits(ax), b.bits(ay), signed=False)
+    out = b.select(less, x, b.copysign(b.select(usable, r, 0.0), x))
     bad = b.or_(b.not_(b.lt(ax, float("inf"))), b.or_(b.isnan(y), b.eq(ay, 0.0)))
-    return b.select(bad, float("nan"), b.copysign(out, x))
+    return b.select(bad, float("nan"), out)
 
 
 # -- signs, order, rounding ------------------------------------------------------------------------------------------
@@ -95,7 +98,7 @@ def absolute(b: Emitter, dtype: np.dtype, x: ir.Value) -> ir.Value:
 def sign(b: Emitter, dtype: np.dtype, x: ir.Value) -> ir.Value:
     """-1, 0 or 1; zeros keep their sign and NaN stays NaN."""
     if t.is_float(x.type):
-        return b.select(b.or_(b.isnan(x), b.eq(x, 0.0)), x, b.copysign(b.like(x, 1.0), x))
+        return b.select(b.isnan(x), x, b.copysign(b.select(b.eq(x, 0.0), b.like(x, 0.0), 1.0), x))
     if not is_signed(dtype):
         return b.select(b.eq(x, 0), x, 1)
     return b.select(b.eq(x, 0), x, b.select(b.lt(x, 0), b.like(x, -1), b.like(x, 1)))
@@ -123,19 +126,25 @@ def clamp(b: Emitter, dtype: np.dtype, low: ir.Value, x: ir.Value, high: ir.Valu
 
 
 def next_after(b: Emitter, dtype: np.dtype, x: ir.Value, y: ir.Value) -> ir.Value:
+    """One step towards y, on the bits that the dtype has in memory; y itself where both are equal."""
     x, y = b.join(x, y)
-    bits, ybits = b.bits(x), b.bits(y)
-    width = t.bit_width(x.type)
-    sign = b.like(bits, -(1 << (width - 1)))
-    magnitude = b.and_(bits, b.not_(sign))
-    ymagnitude = b.and_(ybits, b.not_(sign))
+    kind = t.lane_type(dtype)
+    word = ir.IntType(8 * kind.itemsize)
+
+    def raw(v: ir.Value) -> ir.Value:
+        v = to_memory(b, v, kind)
+        return v if kind.memory == word else b.ir.bitcast(v, t.like(word, v.type))
+
+    bits, ybits = raw(x), raw(y)
+    sign = b.like(bits, -(1 << (word.width - 1)))
+    magnitude, ymagnitude = b.and_(bits, b.not_(sign)), b.and_(ybits, b.not_(sign))
     from_zero = b.or_(b.and_(ybits, sign), 1)
     opposite = b.lt(b.xor(bits, ybits), 0)
     inward = b.or_(b.compare(">", magnitude, ymagnitude, signed=False), opposite)
     moved = b.add(bits, b.select(inward, b.like(bits, -1), b.like(bits, 1)))
-    stay = b.or_(b.eq(bits, ybits), b.and_(b.eq(magnitude, 0), b.eq(ymagnitude, 0)))
-    out = b.select(stay, ybits, b.select(b.eq(magnitude, 0), from_zero, moved))
-    return b.select(b.or_(b.isnan(x), b.isnan(y)), float("nan"), b.float_of_bits(out))
+    out = b.select(b.eq(x, y), ybits, b.select(b.eq(magnitude, 0), from_zero, moved))
+    out = to_lane(b, out if kind.memory == word else b.ir.bitcast(out, t.like(kind.memory, out.type)), kind)
+    return b.select(b.or_(b.isnan(x), b.isnan(y)), float("nan"), out)
 
 
 def total_order(b: Emitter, x: ir.Value) -> ir.Value:
