@@ -43,6 +43,13 @@ def test_blocks_of_a_page(page: str) -> None:
     exec(compile(blocks(ROOT / page), str(ROOT / page), "exec"), {"__name__": "page"})
 
 
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda p: p.stem)
+def test_links_of_a_page(page: pathlib.Path) -> None:
+    """Every link to a file of the project leads to one."""
+    links = re.findall(r"\]\(([^):#]+)[^):]*\)", page.read_text())
+    assert not [link for link in links if not (page.parent / link).exists()]
+
+
 def test_from_scratch() -> None:
     """The file runs, and what its `vmap` gives is what `jax.vmap` gives, with a tail and without."""
     scratch = runpy.run_path(str(ROOT / "docs" / "from_scratch.py"))
