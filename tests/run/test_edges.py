@@ -106,7 +106,7 @@ def check(functions: Functions, args: tuple[np.ndarray, ...], flushing: tuple[st
     for name in functions:
         assert (got[name].dtype, got[name].shape) == (want[name].dtype, want[name].shape)
         x, y = plain(got[name]), plain(want[name])
-        if name in flushing:
+        if name in flushing and x.dtype.kind == "f":
             x, y = flushed(x, got[name].dtype), flushed(y, got[name].dtype)
         wrong += [f"{name}({', '.join(str(a[i]) for a in args)}) is {x[i]}, by XLA {y[i]}"
                   for i in np.flatnonzero(unequal(x, y))[:3]]
@@ -187,12 +187,20 @@ def test_bools() -> None:
 
 @of_dtypes(np.int32, np.uint8, F32)
 def test_a_uniform_operand(dtype: Any) -> None:
-    """What is the same for all examples is computed with as a scalar, whose code is another."""
+    """What is the same for all examples is computed with as a scalar, whose code is another. It is an argument here: of
+    `x + 0.0` with a constant XLA makes `x`, so that -0.0 stays."""
     given = values(dtype)
-    for value in given[::3]:
-        right: Functions = {name: lambda x, fun=fun, v=value: fun(x, v) for name, fun in ARITHMETIC.items()}
-        left: Functions = {f"{name} of": lambda x, fun=fun, v=value: fun(v, x) for name, fun in ARITHMETIC.items()}
-        check({**right, **left}, (given,), ("rem", "rem of"))
+    right: Functions = {name: lambda x, v, fun=fun: fun(x, v) for name, fun in ARITHMETIC.items()}
+    left: Functions = {f"{name} of": lambda x, v, fun=fun: fun(v, x) for name, fun in ARITHMETIC.items()}
+    run_both = [jax.jit(mapper(lambda x, v: {name: fun(x, v) for name, fun in {**right, **left}.items()}, (0, None)))
+                for mapper in (in_lanes, jax.vmap)]
+    for value in given[::2]:
+        got, want = (run(given, value) for run in run_both)
+        for name in got:
+            x, y = plain(got[name]), plain(want[name])
+            if "rem" in name and x.dtype.kind == "f":
+                x, y = flushed(x, dtype), flushed(y, dtype)
+            assert not unequal(x, y).any(), f"{name} {value}"
 
 
 @of_dtypes(np.int32, np.int64)
@@ -205,11 +213,14 @@ def test_integer_division_by_zero_in_a_lane_that_is_off(dtype: Any) -> None:
 
 
 @of_dtypes(*FLOATS)
-def test_reductions(dtype: Any) -> None:
-    x = np.stack(pairs(floats(dtype)), -1)
-    check({"max": lambda v: v.max(), "min": lambda v: v.min(), "sum": lambda v: v.sum(), "prod": lambda v: v.prod(),
-           "argmax": jnp.argmax, "argmin": jnp.argmin, "cummax": lambda v: lax.cummax(v)[1],
-           "sort": lambda v: jnp.sort(v)[0], "any": lambda v: (v != 0).any()}, (x,), ("sort",))
+def test_reductions_of_two(dtype: Any) -> None:
+    """Up to signs of zeros: which of 0.0 and -0.0 is larger depends on XLA's order, and a sum starts from its 0.0."""
+    x = np.stack(pairs(floats(dtype, subnormal=False)), -1)
+    functions: Functions = {"max": jnp.max, "min": jnp.min, "sum": jnp.sum, "prod": jnp.prod, "argmax": jnp.argmax,
+                            "argmin": jnp.argmin, "cummax": lambda v: lax.cummax(v)[1], "any": lambda v: (v != 0).any(),
+                            "sort": lambda v: jnp.sort(v)[0]}
+    check({name: lambda v, fun=fun: fun(v) + fun(v).dtype.type(0) for name, fun in functions.items() if name != "any"},
+          (x,))
 
 
 # ---- elementary functions --------------------------------------------------------------------------------------------
@@ -234,7 +245,7 @@ def check_special(functions: Functions, args: tuple[np.ndarray, ...], dtype: Any
         x, y = plain(got[name]).astype(F64), plain(want[name]).astype(F64)
         special = ~np.isfinite(x) | ~np.isfinite(y) | (x == 0) | (y == 0)
         with np.errstate(invalid="ignore", over="ignore"):
-            bad = np.where(special, unequal(x, y), np.abs(x - y) > rough * np.abs(y))
+            bad = np.where(special, unequal(x, y), np.abs(x - y) > rough * np.maximum(np.abs(y), 0.2))
         for (left_out, only), where in XLA_IS_WRONG.items():
             if left_out == name and only in (None, dtype):
                 bad &= ~where(plain(args[0]).astype(F64))
