@@ -16,7 +16,7 @@ from lanax._errors import LanaxError
 from lanax._pipeline import STAGE_NAMES
 from lanax._plan import Plan
 from lanax._program import Program
-from lanax._report import Call, Report, record, recording, report_of, text_of
+from lanax._report import Call, Report, record_plain, recording, report_of, text_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -90,11 +90,11 @@ class _Example:
         except Exception as error:
             # Either the function looks at the value of an unmapped argument, as it may under `jax.vmap`, or JAX raises
             # the error again, in its own words and at the user's line.
-            record(None, (), (), trace.axis_data.size, self.plan, f"it cannot be traced: {type(error).__name__}")
+            record_plain(self.name, trace.axis_data.size, self.plan, f"it cannot be traced: {type(error).__name__}")
             return self.fun(*args, **kwargs)
         reason = _why_plain(program)
         if reason is not None:
-            record(None, (), (), trace.axis_data.size, self.plan, reason)
+            record_plain(self.name, trace.axis_data.size, self.plan, reason)
             return self.fun(*args, **kwargs)
         outs = example_p.bind(*operands, program=program, out_axes=self._result_axes(program, out_tree),
                               plan=self.plan)

@@ -18,7 +18,7 @@ from lanax._lowering.operands import Operand
 from lanax._lowering.registry import COMPOSITIONS, RULES
 from lanax._partition import LANES, Partition, miss_reason, partition
 from lanax._plan import KernelPlan, Plan
-from lanax._planner import plan_kernel
+from lanax._planner import FEW, plan_kernel
 from lanax._program import Program
 from lanax._refill import around_loop
 from lanax._runtime.ffi import Descriptor, register
@@ -94,11 +94,12 @@ class Stages:
         axes = [*self.out_axes, *[0] * len(outvars)]
         return {v: axis for v, axis in zip(outvars, axes, strict=False) if not isinstance(v, Literal)}
 
-    def kernel(self, index: int, in_axes: Axes, out_axes: tuple[int, ...]) -> Kernel:
+    def kernel(self, index: int, in_axes: Axes, out_axes: tuple[int, ...], axis_size: int) -> Kernel:
         """The kernel of part `index`, for inputs and results that have the batch axis there."""
-        key = (index, in_axes, out_axes)
+        few = axis_size < FEW
+        key = (index, in_axes, out_axes, few)
         if key not in self._kernels:
-            self._kernels[key] = Kernel(self.partition.parts[index].jaxpr, in_axes, out_axes, self.plan)
+            self._kernels[key] = Kernel(self.partition.parts[index].jaxpr, in_axes, out_axes, self.plan, few)
         return self._kernels[key]
 
     @functools.cached_property
@@ -114,6 +115,7 @@ class Kernel:
     in_axes: Axes
     out_axes: tuple[int, ...]
     user_plan: Plan
+    few: bool
 
     @functools.cached_property
     def uniformity(self) -> Uniformity:
@@ -121,7 +123,7 @@ class Kernel:
 
     @functools.cached_property
     def plan(self) -> KernelPlan:
-        return plan_kernel(self.uniformity, self.user_plan, host(), equation_cost)
+        return plan_kernel(self.uniformity, self.user_plan, host(), equation_cost, self.few)
 
     @functools.cached_property
     def source(self) -> KernelSource:

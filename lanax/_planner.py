@@ -10,7 +10,7 @@ import numpy as np
 from lanax._jax import Jaxpr, JaxprEqn
 from lanax._plan import KernelPlan, Plan
 from lanax._refill import around_loop
-from lanax._surgery import inner_jaxprs
+from lanax._surgery import indexed_carries, inner_jaxprs
 from lanax._target import Target
 from lanax._uniformity import Uniformity
 
@@ -19,6 +19,8 @@ _ASSUMED_TRIPS = 16
 #: Cycles of work that make it worth waking another thread.
 _THREAD_CYCLES = 30_000
 
+#: Batches shorter than this are spread over the threads in smaller steps.
+FEW = 2048
 #: Larger arrays are not unrolled into registers.
 _UNROLLED = 64
 #: By how much the gain of refilling lanes must exceed its cost, both being guesses.
@@ -27,8 +29,8 @@ _REFILL_MARGIN = 2
 Cost = Callable[[JaxprEqn], float]
 
 
-def plan_kernel(found: Uniformity, plan: Plan, target: Target, cost: Cost) -> KernelPlan:
-    """The choices for one kernel; what the user's `plan` gives is taken as it is."""
+def plan_kernel(found: Uniformity, plan: Plan, target: Target, cost: Cost, few: bool = False) -> KernelPlan:
+    """The choices for one kernel; what the user's `plan` gives is taken as it is. `few`: see `FEW`."""
     ruling = _ruling_dtype(found)
     bits = 8 * ruling.itemsize
     native = target.native_lanes(bits)
@@ -38,7 +40,7 @@ def plan_kernel(found: Uniformity, plan: Plan, target: Target, cost: Cost) -> Ke
         lanes = plan.lanes
         vectors, reason = max(1, lanes // native), "given by the plan"
     else:
-        vectors, reason = _vectors_in_flight(found, target)
+        vectors, reason = _vectors_in_flight(found, target, few)
         lanes = native * vectors
     work = example_cost(found.jaxpr, cost) / max(1, native if lanes > 1 else 1)
     return KernelPlan(
@@ -92,18 +94,20 @@ def _ruling_dtype(found: Uniformity) -> np.dtype:
     return choice
 
 
-def _vectors_in_flight(found: Uniformity, target: Target) -> tuple[int, str]:
+def _vectors_in_flight(found: Uniformity, target: Target, few: bool) -> tuple[int, str]:
     """Registers in flight for one value: as many as hide the latency of a dependent chain while the values of the
     innermost loop still fit the registers. (Four were worth 1.1 to 1.4 times as much as two where they fit; two, 1.4 to
     2 times as much as one.)"""
     live = _values_in_innermost_loop(found)
-    where = "straight-line code"
+    where, most = "the innermost loop", 3 * target.registers
     if live is None:
+        where, most = "straight-line code", target.registers
         live = sum(found.of([v])[0] * min(v.aval.size, _UNROLLED) for v in (*found.jaxpr.invars, *found.jaxpr.outvars))
-    else:
-        where = "the innermost loop"
-    vectors = 4 if 4 * live <= target.registers else 2 if live <= 4 * target.registers else 1
-    return vectors, f"{live} values live in {where}, {target.registers} registers"
+    vectors = 4 if 4 * live <= most else 2 if live <= 4 * target.registers else 1
+    reason = f"{live} values live in {where}, {target.registers} registers"
+    if few and vectors > 2:
+        return 2, f"{reason}; fewer than {FEW} examples"
+    return vectors, reason
 
 
 def _values_in_innermost_loop(found: Uniformity) -> int | None:
@@ -113,7 +117,10 @@ def _values_in_innermost_loop(found: Uniformity) -> int | None:
         if eqn.primitive.name not in ("while", "scan"):
             continue
         body = around.inner[index][-1]
-        count = sum(min(v.aval.size, _UNROLLED) for v in body.jaxpr.invars if body.varying[v])
+        inputs = body.jaxpr.invars
+        in_memory = indexed_carries(body.jaxpr, 0, len(inputs))
+        count = sum(min(v.aval.size, _UNROLLED) for v, away in zip(inputs, in_memory, strict=True)
+                    if body.varying[v] and not away)
         if weight > deepest or (weight == deepest and count > (values or 0)):
             deepest, values = weight, count
     return values

@@ -123,7 +123,7 @@ class _Run:
             return
         in_axes = tuple(self.values[v][1] for v in jaxpr.invars)
         out_axes = tuple(wanted.get(v, 0) for v in jaxpr.outvars)
-        kernel = self.way.kernel(index, in_axes, out_axes)
+        kernel = self.way.kernel(index, in_axes, out_axes, self.axis_size)
         outs = call_kernel(kernel, [self.values[v][0] for v in jaxpr.invars], self.axis_size)
         self.values.update((v, (out, axis)) for v, out, axis in zip(jaxpr.outvars, outs, out_axes, strict=True))
 

@@ -29,6 +29,7 @@ class Call:
     axis_size: int
     plan: Plan
     reason: str = ""
+    name: str = "program"
 
     @property
     def stages(self) -> Stages:
@@ -50,12 +51,18 @@ def recording() -> Iterator[list[Call]]:
         _calls.reset(token)
 
 
-def record(program: Program | None, in_axes: Axes, out_axes: tuple[int, ...], axis_size: int, plan: Plan,
-           reason: str = "") -> None:
+def record(program: Program, in_axes: Axes, out_axes: tuple[int, ...], axis_size: int, plan: Plan) -> None:
     """Note a mapped call for whoever is recording."""
     calls = _calls.get()
     if calls is not None:
-        calls.append(Call(program, in_axes, out_axes, axis_size, plan, reason))
+        calls.append(Call(program, in_axes, out_axes, axis_size, plan))
+
+
+def record_plain(name: str, axis_size: int, plan: Plan, reason: str) -> None:
+    """Note a mapped call of the function called `name` that is left to `jax.vmap`."""
+    calls = _calls.get()
+    if calls is not None:
+        calls.append(Call(None, (), (), axis_size, plan, reason, name))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,9 +153,9 @@ def report_of(call: Call) -> Report:
     """The report of one recorded call; compiles nothing."""
     target = f"{host().cpu}, {host().instruction_set}"
     if call.program is None:
-        return Report("program", call.axis_size, target, (XLA,), (), (Miss("program", "", call.reason),), ())
+        return Report(call.name, call.axis_size, target, (XLA,), (), (Miss("program", "", call.reason),), ())
     way = call.stages
-    kernels = [way.kernel(i, *axes) for i, axes in kernel_axes(way)]
+    kernels = [way.kernel(i, *axes, call.axis_size) for i, axes in kernel_axes(way)]
     return Report(call.program.name, call.axis_size, target, way.partition.routes,
                   tuple(_kernel_report(k, call.axis_size) for k in kernels), way.partition.misses,
                   tuple(c.source for c in way.checks))
@@ -181,6 +188,8 @@ def _kernel_report(kernel: Kernel, axis_size: int) -> KernelReport:
 
 def text_of(call: Call, stage: str) -> str:
     """One stage of a recorded call as text."""
+    if stage == "plan":
+        return str(report_of(call))
     if call.program is None:
         return f"left to jax.vmap: {call.reason}"
     way = call.stages
@@ -188,9 +197,7 @@ def text_of(call: Call, stage: str) -> str:
         return str(way.expanded)
     if stage == "uniformity":
         return way.uniformity.text()
-    if stage == "plan":
-        return str(report_of(call))
-    kernels = [way.kernel(i, *axes) for i, axes in kernel_axes(way)]
+    kernels = [way.kernel(i, *axes, call.axis_size) for i, axes in kernel_axes(way)]
     pick: dict[str, Any] = {"llvm": lambda k: k.source.text, "optimised": lambda k: k.compiled.optimised,
                             "asm": lambda k: k.compiled.asm}
     return "\n".join(pick[stage](k) for k in kernels)

@@ -292,3 +292,19 @@ def is_left_whole(eqn: JaxprEqn) -> bool:
 
 def _with_invars(jaxpr: Jaxpr, invars: Sequence[Var]) -> Jaxpr:
     return _jax.make_open(invars, jaxpr.outvars, jaxpr.eqns, jaxpr)
+
+
+#: Shorter arrays are updated by selects in registers.
+_INDEXED = 8
+
+
+def indexed_carries(jaxpr: Any, first: int, count: int) -> list[bool]:
+    """Which carries of a loop body, that begin at input `first`, it updates at an index known only at run time."""
+    updated = set()
+    for e in jaxpr.eqns:
+        scatters = e.primitive.name.startswith("scatter")
+        if scatters or e.primitive.name == "dynamic_update_slice":
+            where = e.invars[1:2] if scatters else e.invars[2:]
+            if not all(isinstance(v, Literal) for v in where):
+                updated.add(e.invars[0])
+    return [v in updated and v.aval.size > _INDEXED for v in jaxpr.invars[first:first + count]]

@@ -15,6 +15,9 @@ from lanax._llvm.memory import Index, is_varying
 UNROLL = 64
 
 
+ALWAYS_MASKED = object()
+
+
 class Buffer:
     """Identity of a piece of memory, by which aliases are told apart."""
 
@@ -70,8 +73,11 @@ class Elements(Array):
 class Memory(Array):
     """An array in memory: element strides and a lane stride, all in elements.
 
-    `owned` says that nothing else needs the present contents once the last value that reads them is dead, so an
-    update may be done in place.
+    Attributes:
+      owned: nothing else needs the present contents once the last value that reads them is dead, so an update may be
+        done in place.
+      born: the mask under which the memory was allocated. Under that mask an update in place may write all lanes:
+        those that are off have nothing there. `ALWAYS_MASKED`: where that is not known.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype, varying: bool, buffer: Buffer,
@@ -83,6 +89,7 @@ class Memory(Array):
         self.buffer = buffer
         self.reads = frozenset({buffer})
         self.owned = owned
+        self.born: object = ALWAYS_MASKED
         self._load = load
         self._store = store
 

@@ -160,7 +160,8 @@ class RefilledLoop:
     def _carry(self, operands: list[Array]) -> Carry:
         ctx = Context(self.b, (), (), None, frozenset(), (), self.loop.used, (self.loop.cond, self.loop.body),
                       lambda *_: [])
-        return Carry(ctx, operands[self.split:], self.varying, [False] * len(self.varying), operands[: self.split])
+        return Carry(ctx, operands[self.split:], self.varying, [False] * len(self.varying), operands[: self.split],
+                     [False] * len(self.varying))
 
     def _lower(self, which: int, args: Sequence[Array], mask: ir.Value | None) -> list[Array]:
         found = (self.loop.cond, self.loop.body)[which]

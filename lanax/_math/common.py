@@ -89,6 +89,21 @@ def polynomial(b: Lanes, x: ir.Value, coefficients: list[float]) -> ir.Value:
     return b.fma(b.fma(upper, x, coefficients[1]), x, coefficients[0])
 
 
+def estrin(b: Lanes, x: ir.Value, coefficients: list[float]) -> ir.Value:
+    """c[0] + c[1] x + ..., by halves (Estrin): a few more instructions than Horner's rule, a third of the latency."""
+    halves = zip(coefficients[::2], coefficients[1::2], strict=False)
+    terms: list[Operand] = [b.fma(x, high, low) for low, high in halves]
+    if len(coefficients) % 2:
+        terms.append(coefficients[-1])
+    power = x
+    while len(terms) > 1:
+        power = b.mul(power, power)
+        pairs: list[Operand] = [b.fma(power, high, low) for low, high in zip(terms[::2], terms[1::2], strict=False)]
+        terms = pairs + terms[len(terms) - len(terms) % 2:]
+    (total,) = terms
+    return total if isinstance(total, ir.Value) else b.like(x, total)
+
+
 def keep_tiny(b: Lanes, y: ir.Value, x: ir.Value) -> ir.Value:
     """`y`, or `x` where that is so small that an odd function f(x) = x + O(x^2) rounds to it; keeps -0.0. A subnormal x
     goes through arithmetic, which flushes it."""

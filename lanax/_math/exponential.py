@@ -104,6 +104,19 @@ def exp2(b: Lanes, x: ir.Value) -> ir.Value:
     return _in_range(b, x, y, k.lowest2, k.highest2)
 
 
+# 2^x = 1 + x Q(x) for |x| up to 0.98
+_EXP2_UNIT = [0.6931471824645996, 0.24022650718688965, 0.05550413206219673, 0.009618130512535572, 0.0013332376256585121,
+              0.00015402711869683117, 1.5449366401298903e-05, 1.335165052296361e-06]
+
+
+def exp2_unit(b: Lanes, r: ir.Value) -> ir.Value:
+    """2^r for |r| up to 0.98, with little latency in float32."""
+    if c.is_double(r):
+        root = exp2_fraction(b, b.mul(r, 0.5))
+        return b.mul(root, root)
+    return b.fma(r, c.estrin(b, r, _EXP2_UNIT), 1.0)
+
+
 def expm1_fraction(b: Lanes, r: ir.Value) -> ir.Value:
     """e^r - 1 for |r| up to ln(2) / 2."""
     return b.fma(b.mul(r, r), c.polynomial(b, r, _constants(r).exp[2:]), r)

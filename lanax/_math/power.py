@@ -15,8 +15,8 @@ from llvmlite import ir
 from lanax._llvm import types as t
 from lanax._llvm.lanes import Lanes
 from lanax._math import common as c
-from lanax._math.exponential import exp2_fraction
-from lanax._math.logarithm import SQRT_HALF_BITS, log_of_one_plus
+from lanax._math.exponential import exp2_fraction, exp2_unit
+from lanax._math.logarithm import SQRT_HALF_BITS, log_of_one_plus_soon
 
 #: An exponent y so large that x^y overflows or underflows for every x but 1.
 _HUGE = 2.0**70
@@ -78,13 +78,16 @@ def pow_known(b: Lanes, x: ir.Value, y: float) -> ir.Value | None:
 
 
 def _pow_small(b: Lanes, x: ir.Value, y: float) -> ir.Value:
-    """x = 2^e m, so x^y = 2^(e y + y log2 m), where y log2(m) is below 1/2 and needs no second part."""
+    """x = 2^e m, so x^y = 2^(e y + y log2 m), where y log2(m) is below 1/2 and needs no second part.
+
+    Solvers wait for it at each step (a step size is an error to such a power), so it is written for latency: the
+    integer part of the exponent is that of e y alone, which is known before log2(m).
+    """
     a = b.fabs(x)
     m, minus_e, _ = c.split_exponent(b, a, SQRT_HALF_BITS[c.format_of(a).mantissa])
-    log_m = log_of_one_plus(b, b.sub(m, 1.0))
-    n, shifted = c.round_to_integer(b, b.fma(minus_e, -y, b.mul(log_m, y / math.log(2.0))), 1.0)
-    fraction = b.fma(log_m, y / math.log(2.0), b.fma(minus_e, -y, b.neg(n)))
-    power = c.add_exponent(b, exp2_fraction(b, fraction), shifted)
+    n, shifted = c.round_to_integer(b, minus_e, -y)
+    fraction = b.fma(log_of_one_plus_soon(b, b.sub(m, 1.0)), y / math.log(2.0), b.fma(minus_e, -y, b.neg(n)))
+    power = c.add_exponent(b, exp2_unit(b, fraction), shifted)
     power = b.select(b.ge(x, 0.0), power, c.NAN)
     power = b.select(b.eq(a, c.INF), b.like(x, c.INF if y > 0 else 0.0), power)
     return b.select(b.eq(a, 0.0), b.like(x, 0.0 if y > 0 else c.INF), power)

@@ -95,11 +95,12 @@ def run(functions: Functions, args: tuple[np.ndarray, ...], mapper: Any) -> dict
     return jax.jit(mapper(lambda *a: {name: fun(*a) for name, fun in functions.items()}))(*args)
 
 
-def in_lanes(fun: Any) -> Any:
-    return lanax.vmap(fun, plan=lanax.Plan(route="lanes"))
+def in_lanes(fun: Any, in_axes: Any = 0) -> Any:
+    return lanax.vmap(fun, in_axes, plan=lanax.Plan(route="lanes"))
 
 
-def check(functions: Functions, args: tuple[np.ndarray, ...], flushing: tuple[str, ...] = ()) -> None:
+def check(functions: Functions, args: tuple[np.ndarray, ...], flushing: tuple[str, ...] = (),
+          signed_zeros: bool = True) -> None:
     """Equal results; those of the functions named in `flushing` up to a flush of subnormal ones."""
     got, want = (run(functions, args, mapper) for mapper in (in_lanes, jax.vmap))
     wrong = []
@@ -108,8 +109,9 @@ def check(functions: Functions, args: tuple[np.ndarray, ...], flushing: tuple[st
         x, y = plain(got[name]), plain(want[name])
         if name in flushing and x.dtype.kind == "f":
             x, y = flushed(x, got[name].dtype), flushed(y, got[name].dtype)
+        off = unequal(x, y) & (signed_zeros | (x != 0) | (y != 0))
         wrong += [f"{name}({', '.join(str(a[i]) for a in args)}) is {x[i]}, by XLA {y[i]}"
-                  for i in np.flatnonzero(unequal(x, y))[:3]]
+                  for i in np.flatnonzero(off)[:3]]
     assert not wrong, "\n".join(wrong)
 
 
@@ -212,15 +214,13 @@ def test_integer_division_by_zero_in_a_lane_that_is_off(dtype: Any) -> None:
     check({"first": lambda x, y: fun(x, y)[0], "second": lambda x, y: fun(x, y)[1][0]}, pairs(integers(dtype)))
 
 
-@of_dtypes(*FLOATS)
+@of_dtypes(F32, F64, F16)  # of bfloat16, min([0, NaN]) is 0 by XLA in jax 0.12
 def test_reductions_of_two(dtype: Any) -> None:
     """Up to signs of zeros: which of 0.0 and -0.0 is larger depends on XLA's order, and a sum starts from its 0.0."""
     x = np.stack(pairs(floats(dtype, subnormal=False)), -1)
-    functions: Functions = {"max": jnp.max, "min": jnp.min, "sum": jnp.sum, "prod": jnp.prod, "argmax": jnp.argmax,
-                            "argmin": jnp.argmin, "cummax": lambda v: lax.cummax(v)[1], "any": lambda v: (v != 0).any(),
-                            "sort": lambda v: jnp.sort(v)[0]}
-    check({name: lambda v, fun=fun: fun(v) + fun(v).dtype.type(0) for name, fun in functions.items() if name != "any"},
-          (x,))
+    check({"max": jnp.max, "min": jnp.min, "sum": jnp.sum, "prod": jnp.prod, "argmax": jnp.argmax,
+           "argmin": jnp.argmin, "cummax": lambda v: lax.cummax(v)[1], "any": lambda v: (v != 0).any(),
+           "sort": lambda v: jnp.sort(v)[0]}, (x,), signed_zeros=False)
 
 
 # ---- elementary functions --------------------------------------------------------------------------------------------

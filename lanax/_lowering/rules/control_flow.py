@@ -16,16 +16,18 @@ from lanax._lowering.context import Context
 from lanax._lowering.keys import is_key, words_shape
 from lanax._lowering.registry import RULES, register
 from lanax._lowering.windows import aside
+from lanax._surgery import indexed_carries
 
 
 class Carry:
-    """Loop-carried arrays as a flat list of lane values (small ones) and scratch memory (large ones).
+    """Loop-carried arrays as a flat list of lane values (small ones) and scratch memory (large ones, and those that the
+    loop updates at an index known only at run time).
 
-    `others`: what else the loop reads, which must not change with the carries.
+    `others`: what else the loop reads, which must not change with the carries. `indexed`: see `indexed_carries`.
     """
 
     def __init__(self, ctx: Context, initial: Sequence[Array], varying: Sequence[bool], dying: Sequence[bool],
-                 others: Sequence[Array]):
+                 others: Sequence[Array], indexed: Sequence[bool]):
         self.ctx, self.b = ctx, ctx.b
         self.varying = varying
         self.others = others
@@ -34,7 +36,7 @@ class Carry:
         self.initial: list[ir.Value] = []
         self.shapes = [(x.shape, x.dtype) for x in initial]
         for i, x in enumerate(initial):
-            if x.small:
+            if x.small and not indexed[i]:
                 flat = self.b.unrolled(x).values.flat
                 self.initial.extend(self.b.splat(v) if varying[i] else v for v in flat)
             else:
@@ -48,6 +50,7 @@ class Carry:
             self.taken.add(position)
             return x
         out = self.b.allocate(x.shape, x.dtype, varying)
+        out.born = self.ctx.mask
         self.b.copy(x, out)
         return out
 
@@ -114,7 +117,8 @@ def _while_rule(ctx: Context, *args: Array, cond_nconsts: int, body_nconsts: int
     initial = args[split:]
     dying = [split + i in ctx.dying for i in range(len(initial))]
     varying = body.of(body.jaxpr.invars[body_nconsts:])
-    carry = Carry(ctx, initial, varying, dying, [*cond_consts, *body_consts])
+    carry = Carry(ctx, initial, varying, dying, [*cond_consts, *body_consts],
+                  indexed_carries(body.jaxpr, body_nconsts, len(initial)))
     b = ctx.b
 
     def active(values: list[ir.Value], mask: ir.Value | None) -> ir.Value:
@@ -159,7 +163,8 @@ def _scan_rule(ctx: Context, *args: Array, length: int, reverse: bool, **params:
     initial = args[num_consts:first_x]
     dying = [num_consts + i in ctx.dying for i in range(num_carry)]
     varying = body.of(body.jaxpr.invars[num_consts:first_x])
-    carry = Carry(ctx, initial, varying, dying, [*consts, *xs])
+    carry = Carry(ctx, initial, varying, dying, [*consts, *xs],
+                  [i and not unroll for i in indexed_carries(body.jaxpr, num_consts, num_carry)])
     ys = [b.allocate((length, *_physical(v.aval)), _word_dtype(v.aval), varies)
           for v, varies in zip(body.jaxpr.outvars[num_carry:], body.varying_out[num_carry:], strict=True)]
 

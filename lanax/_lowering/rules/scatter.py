@@ -56,7 +56,7 @@ class Update:
 def _updated(ctx: Context, x: Array, update: Update) -> Array:
     """The array `x` after an update."""
     windows = update.windows
-    if x.small and windows.count * windows.size <= _SELECTS:
+    if x.small and not ctx.may_overwrite(0, x) and windows.count * windows.size <= _SELECTS:
         positions = [windows.positions(ctx.b, group) for group in np.ndindex(*windows.groups)]
         if windows.size * sum(math.prod(len(dim) for dim in dims) for dims in positions) <= _SELECTS:
             return _update_elements(ctx.b, x, update, positions)
@@ -86,13 +86,16 @@ def _update_memory(ctx: Context, x: Array, update: Update) -> Array:
     varying = x.varying or update.values.varying or windows.varying
     if ctx.may_overwrite(0, x) and x.varying == varying:
         assert isinstance(x, Memory)
-        out, mask, buffer = x, ctx.mask, x.buffer
+        out, buffer = x, x.buffer
+        mask = None if x.born is ctx.mask else ctx.mask
         update = dataclasses.replace(update, windows=windows.with_coordinates(lambda c: aside(b, c, buffer)),
                                      values=aside(b, update.values, buffer))
-    else:
-        out, mask = b.allocate(x.shape, x.dtype, varying), None
-        b.copy(x, out)
-    _write(b, out, update, mask)
+        _write(b, out, update, mask)
+        return out
+    out = b.allocate(x.shape, x.dtype, varying)
+    out.born = ctx.mask
+    b.copy(x, out)
+    _write(b, out, update, None)
     return b.unrolled(out) if out.small else out
 
 
