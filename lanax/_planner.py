@@ -17,7 +17,7 @@ from lanax._uniformity import Uniformity
 #: Trips that a loop with an unknown end is taken to make.
 _ASSUMED_TRIPS = 16
 #: Cycles of work that make it worth waking another thread.
-_THREAD_CYCLES = 30_000
+_THREAD_CYCLES = 100_000
 
 #: Batches shorter than this are spread over the threads in smaller steps.
 FEW = 2048
