@@ -106,7 +106,8 @@ def _whole_to_xla(jaxpr: Jaxpr, routes: Sequence[str]) -> str | None:
 #: What costs in `jax.vmap` and not in lanes.
 _GAINING = frozenset({"while", "scan", "cond", "gather", "scatter", "scatter-add", "scatter_add", "sort", "dot_general",
                       "cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "dynamic_slice", "dynamic_update_slice",
-                      "threefry2x32", "argmax", "argmin", "rem"})
+                      "threefry2x32", "argmax", "argmin", "rem", "lu", "lu_pivots_to_permutation", "cholesky", "qr",
+                      "geqrf", "householder_product", "ormqr", "triangular_solve", "tridiagonal_solve"})
 
 
 def _gains(eqn: JaxprEqn) -> bool:

@@ -40,8 +40,8 @@ CALLS: Mapping[str, tuple[str, ...]] = {
 
 #: Primitives that give their operands back: they steer XLA or differentiation, and have no meaning in a kernel.
 IDENTITIES = frozenset({
-    "copy", "copy_p", "name", "optimization_barrier", "pcast", "pvary", "reduced_vary_cast", "reduced_vary_cast_p",
-    "stop_gradient", "xla_metadata_value",
+    "copy", "copy_p", "name", "optimization_barrier", "pcast", "pvary", "random_clone", "reduced_vary_cast",
+    "reduced_vary_cast_p", "stop_gradient", "xla_metadata_value",
 })  # fmt: skip
 
 #: What is computed at once where all operands are literal integers or bools: it decides which branch is taken.

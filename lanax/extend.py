@@ -101,5 +101,6 @@ from lanax._math.power import rsqrt as rsqrt
 from lanax._math.trigonometric import cos as cos
 from lanax._math.trigonometric import sin as sin
 from lanax._math.trigonometric import tan as tan
+from lanax._surgery import indexed_carries as indexed_carries
 from lanax._trace import expand as expand
 from lanax._uniformity import analyse as analyse

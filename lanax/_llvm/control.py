@@ -70,24 +70,21 @@ class Control(Lanes):
 
     def branch(self, condition: ir.Value, then: Callable[[], Values], otherwise: Callable[[], Values]) -> Values:
         """The values of `then` where the scalar `condition` holds, else of `otherwise`; only one of them runs."""
-        yes, no, after = (self.ir.append_basic_block(n) for n in ("then", "else", "join"))
+        yes, no = (self.ir.append_basic_block(name) for name in ("then", "else"))
         self.ir.cbranch(condition, yes, no)
-        incoming, is_bool = [], []
-        for block, side in ((yes, then), (no, otherwise)):
-            self.ir.position_at_end(block)
-            values, is_bool = self._pack(side())
-            incoming.append((self.ir.block, values))
-            self.ir.branch(after)
-        self.ir.position_at_end(after)
-        return self._unpack(self.phis(incoming), is_bool)
+        return self._sides((yes, no), (then, otherwise))
 
     def switch(self, index: ir.Value, sides: Sequence[Callable[[], Values]]) -> Values:
         """The values of `sides[index]`; the last side also serves every index that has none."""
         blocks = [self.ir.append_basic_block(f"case{i}") for i in range(len(sides))]
-        after = self.ir.append_basic_block("join")
         table = self.ir.switch(index, blocks[-1])
         for i, block in enumerate(blocks[:-1]):
             table.add_case(ir.Constant(index.type, i), block)
+        return self._sides(blocks, sides)
+
+    def _sides(self, blocks: Sequence[ir.Block], sides: Sequence[Callable[[], Values]]) -> Values:
+        """Fill each block with its side; the values of the one that runs, in a block where all meet."""
+        after = self.ir.append_basic_block("join")
         incoming, is_bool = [], []
         for block, side in zip(blocks, sides, strict=True):
             self.ir.position_at_end(block)

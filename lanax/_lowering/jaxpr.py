@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 from llvmlite import ir
 
 from lanax._errors import LoweringError, RuleError
@@ -50,17 +52,29 @@ def _apply(ctx: Context, eqn: JaxprEqn, operands: list[Array]) -> list[Array]:
     if entry is None:
         raise LoweringError(f"primitive `{name}` ({source_line(eqn)}) has no lowering rule. Register one with "
                             "lanax.extend.register, or let the equation take the `xla` route.")
+    params = {key: _plain(value) for key, value in eqn.params.items()}
     if not entry.keys and any(is_key(a) for a in (*ctx.avals_in, *ctx.avals_out)):
-        out = by_word(ctx, entry.rule, operands, eqn.params)
+        out = by_word(ctx, entry.rule, operands, params)
     else:
-        out = entry.rule(ctx, *operands, **eqn.params)
+        out = entry.rule(ctx, *operands, **params)
     results = [out] if isinstance(out, Array) else list(out)
-    for value, aval in zip(results, ctx.avals_out, strict=True):
-        if not is_key(aval) and (value.shape, value.dtype) != (aval.shape, aval.dtype):
-            raise RuleError(f"the rule of primitive `{name}` gave {value.dtype}{list(value.shape)} for a result of "
-                            f"type {aval.str_short()} ({source_line(eqn)}). This is a bug in the rule: please report "
-                            "it.")
+    given = [f"{value.dtype}{list(value.shape)}" for value in results]
+    wanted = [aval.str_short() for aval in ctx.avals_out]
+    if len(results) != len(wanted) or not all(map(_has_type, results, ctx.avals_out)):
+        raise RuleError(f"the rule of primitive `{name}` gave {', '.join(given) or 'nothing'} for results of type "
+                        f"{', '.join(wanted)} ({source_line(eqn)}). This is a bug in the rule: please report it.")
     return results
+
+
+def _plain(value: Any) -> Any:
+    """A parameter with NumPy's integers, which JAX lets through in shapes and positions, as Python's."""
+    if isinstance(value, np.integer):
+        return int(value)
+    return tuple(map(_plain, value)) if type(value) is tuple else value
+
+
+def _has_type(value: Array, aval: Any) -> bool:
+    return is_key(aval) or (value.shape, value.dtype) == (aval.shape, aval.dtype)
 
 
 def _inner_lowering(b: Emitter, eqn: JaxprEqn, inner: tuple[Uniformity, ...]) -> LowerInner:

@@ -56,10 +56,15 @@ def build_kernel(found: Uniformity, in_axes: Sequence[int | None], out_axes: Seq
     bits = None if target.mask_registers else mask_bits
     if loop is not None:
         total = _build_refilled(module, loop, inputs, outputs, lanes, bits, enough)
-        return KernelSource(str(module), lanes, total)
+        return KernelSource(_text(module), lanes, total)
     body, used = _build_body(module, found, inputs, outputs, lanes, bits)
     total = _build_entry(module, body, inputs, outputs, lanes, used)
-    return KernelSource(str(module), lanes, total)
+    return KernelSource(_text(module), lanes, total)
+
+
+def _text(module: ir.Module) -> str:
+    """The module as text. llvmlite has no such attribute: LLVM must know that subnormals are zero when it folds."""
+    return str(module).replace(" nounwind", ' nounwind "denormal-fp-math"="preserve-sign,preserve-sign"')
 
 
 def _build_refilled(module: ir.Module, loop: Loop, inputs: list[Operand], outputs: list[Operand], lanes: int,

@@ -194,8 +194,15 @@ def test_rule_that_gives_another_type(out: Any, gave: str) -> None:
 
     with pytest.raises(lanax.RuleError) as error:
         run_kernel(p.bind, [np.ones((9, 4), np.float32)])
-    assert f"the rule of primitive `{p.name}` gave {gave} for a result of type float32[4]" in str(error.value)
+    assert f"the rule of primitive `{p.name}` gave {gave} for results of type float32[4]" in str(error.value)
     assert re.search(r"test_extend\.py:\d+|helpers\.py:\d+", str(error.value))
+
+
+def test_rule_that_gives_too_little() -> None:
+    p = primitive()
+    extend.register(p.name)(lambda ctx, x: [])
+    with pytest.raises(lanax.RuleError, match=rf"`{p.name}` gave nothing for results of type float32\[\]"):
+        run_kernel(p.bind, [np.ones(9, np.float32)])
 
 
 def test_primitive_without_a_rule() -> None:

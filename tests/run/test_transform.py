@@ -175,6 +175,12 @@ def test_results_of_which_one_is_used() -> None:
     same(lambda mapper: jax.grad(lambda x: mapper(fun)(x)["b"].sum().astype(float))(X))
 
 
+def test_positions_that_are_integers_of_numpy() -> None:
+    """In the derivative of `pad`, and where the user gives them."""
+    same(lambda mapper: jax.grad(lambda x: mapper(lambda v: lax.pad(jnp.sin(v), 0.0, ((1, -1, 2),)))(x).sum())(MATRIX))
+    same(lambda mapper: mapper(lambda v: lax.slice(jnp.sin(v), np.array([1]), np.array([3])))(MATRIX))
+
+
 def test_a_derivative_of_an_unused_argument_is_zero() -> None:
     same(lambda mapper: jax.grad(lambda x, y: mapper(lambda a, b: a**2)(x, y).sum(), (0, 1))(X, X))
 
@@ -330,6 +336,8 @@ def test_nested_with_keys() -> None:
     same(lambda mapper: jax.vmap(mapper(jax.random.normal), in_axes=1)(keys))
     same(lambda mapper: jax.random.key_data(jax.vmap(mapper(lambda k: jax.random.split(k)[0]), 1, 1)(keys)))
     same(lambda mapper: jax.vmap(mapper(lambda k, x: jax.random.uniform(k) * x, (None, 0)))(keys[0], MATRIX[:3]))
+    same(lambda mapper: mapper(mapper(lambda k: jax.random.bits(jax.random.split(k, 3)[1])))(keys))
+    same(lambda mapper: mapper(mapper(lambda k: jax.random.permutation(jax.random.fold_in(k, 1), 40)))(keys))
 
 
 # ---- control flow around a mapped call -------------------------------------------------------------------------------

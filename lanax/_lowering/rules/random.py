@@ -9,7 +9,7 @@ from llvmlite import ir
 
 from lanax._lowering.arrays import Array
 from lanax._lowering.context import Context
-from lanax._lowering.emitter import Emitter
+from lanax._lowering.emitter import Emitter, within
 from lanax._lowering.registry import register
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -37,14 +37,18 @@ def threefry(b: Emitter, k1: ir.Value, k2: ir.Value, x1: ir.Value, x2: ir.Value)
 def _threefry2x32_rule(ctx: Context, *operands: Array, **_: Any) -> list[Array]:
     b = ctx.b
     shape = ctx.avals_out[0].shape
+
+    def words(*index: Any) -> tuple[ir.Value, ir.Value]:
+        return threefry(b, *(x.at(*within(x, index, shape)) for x in operands))
+
     if all(x.small for x in operands) and np.prod(shape) <= 64:
-        pairs = [threefry(b, *(x.at(*i) if x.shape else x.at() for x in operands)) for i in np.ndindex(*shape)]
+        pairs = [words(*i) for i in np.ndindex(*shape)]
         return [b.elements([p[k] for p in pairs], shape, _UINT32) for k in range(2)]
     varying = any(x.varying for x in operands)
     out = [b.allocate(shape, _UINT32, varying) for _ in range(2)]
 
     def fill(*i: Any) -> None:
-        for memory, value in zip(out, threefry(b, *(x.at(*i) if x.shape else x.at() for x in operands)), strict=True):
+        for memory, value in zip(out, words(*i), strict=True):
             memory.put(i, value)
 
     b.for_each(shape, fill)
