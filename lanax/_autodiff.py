@@ -8,13 +8,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from lanax import _jax
 from lanax._jax import Zero, ad
 from lanax._pipeline import Axes
 from lanax._plan import Plan
-from lanax._primitive import batched_call_p, bind
+from lanax._primitive import batched_call_p, bind, run_as_vmap
 from lanax._program import Program
 
 
@@ -33,18 +32,17 @@ def tangent_program(program: Program, nonzero: Sequence[bool]) -> tuple[Program,
     wanted = [_differentiable(v.aval) for v in program.jaxpr.outvars]
 
     def tangents(*args: Any) -> list[Any]:
-        primals, given = args[: len(avals)], iter(args[len(avals):])
-        dots = [next(given) if nz else jnp.zeros(a.shape, a.dtype) if _differentiable(a)
-                else _float0_zeros(a) for a, nz in zip(avals, nonzero, strict=True)]
-        _, out = jax.jvp(fun, primals, tuple(dots))
+        primals, dots = args[: len(avals)], args[len(avals):]
+
+        def moved(*some: Any) -> list[Any]:
+            new = iter(some)
+            return fun(*(next(new) if nz else x for x, nz in zip(primals, nonzero, strict=True)))
+
+        _, out = jax.jvp(moved, tuple(_chosen(primals, nonzero)), dots)
         return _chosen(out, wanted)
 
     closed = _jax.trace(tangents, [*avals, *_chosen(avals, nonzero)], f"jvp({program.name})")
     return Program(_jax.without_consts(closed), f"jvp({program.name})"), wanted
-
-
-def _float0_zeros(aval: Any) -> Any:
-    return np.zeros(aval.shape, jax.dtypes.float0)
 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, program: Program, in_axes: Axes,
@@ -72,7 +70,11 @@ def _transpose(cotangents: Sequence[Any], *args: Any, program: Program, in_axes:
     operands = [*_chosen(args, fixed), *_chosen(cotangents, live)]
     axes = (*_chosen(in_axes, fixed), *_chosen(out_axes, live))
     wanted = [0 if axis is None else axis for axis in _chosen(in_axes, linear)]
-    outs = iter(bind(operands, transposed, axes, tuple(wanted), axis_size, plan))
+    if transposed.jaxpr.effects:  # under `shard_map` the sums over its axes are for JAX to do
+        outs = iter(run_as_vmap(*operands, program=transposed, in_axes=axes, out_axes=tuple(wanted),
+                                axis_size=axis_size, plan=plan))
+    else:
+        outs = iter(bind(operands, transposed, axes, tuple(wanted), axis_size, plan))
     results: list[Any] = []
     for is_linear, axis in zip(linear, in_axes, strict=True):
         if not is_linear:
@@ -97,8 +99,9 @@ def _transposed_program(program: Program, linear: Sequence[bool], live: Sequence
             known, new = iter(residuals), iter(moving)
             return _chosen(fun(*(next(new) if x else next(known) for x in linear)), live)
 
-        return list(jax.linear_transpose(forward, *(jax.ShapeDtypeStruct(a.shape, a.dtype)
-                                                    for a in _chosen(avals, linear)))(list(given)))
+        types = [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding, manual_axis_type=a.manual_axis_type)
+                 for a in _chosen(avals, linear)]
+        return list(jax.linear_transpose(forward, *types)(list(given)))
 
     ins = [*_chosen(avals, fixed), *_chosen([v.aval for v in program.jaxpr.outvars], live)]
     closed = _jax.trace(back, ins, f"transpose({program.name})")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jax._src import core, dispatch, dtypes, source_info_util
+from jax._src import config, core, dispatch, dtypes, source_info_util
 from jax._src import linear_util as _linear_util
 from jax._src.api_util import flatten_axes
 from jax._src.core import Primitive, ShapedArray, Tracer, new_jaxpr_eqn
@@ -110,6 +110,7 @@ __all__ = [
     "source_info_util",
     "source_line",
     "trace",
+    "unchecked_manual_axes",
     "with_variables",
     "zero",
 ]
@@ -335,6 +336,12 @@ NOT_MAPPED = getattr(batching, "not_mapped", None)
 def tangent_type(x: Any) -> Any:
     """The type of the tangent of a value."""
     return core.typeof(x).to_tangent_aval()
+
+
+def unchecked_manual_axes() -> Any:
+    """A context in which `shard_map` does not check the types of what is computed inside it: a lowered program has lost
+    the equations that only change them."""
+    return config._check_vma(False)
 
 
 apply_primitive = functools.partial(functools.partial, dispatch.apply_primitive)

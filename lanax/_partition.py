@@ -106,12 +106,14 @@ def _whole_to_xla(jaxpr: Jaxpr, routes: Sequence[str]) -> str | None:
 #: What costs in `jax.vmap` and not in lanes.
 _GAINING = frozenset({"while", "scan", "cond", "gather", "scatter", "scatter-add", "scatter_add", "sort", "dot_general",
                       "cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "dynamic_slice", "dynamic_update_slice",
-                      "threefry2x32", "argmax", "argmin", "rem", "lu", "lu_pivots_to_permutation", "cholesky", "qr",
-                      "geqrf", "householder_product", "ormqr", "triangular_solve", "tridiagonal_solve"})
+                      "threefry2x32", "argmax", "argmin", "rem"})
+#: Of what size they are in lanes, the rules say; LAPACK is called for each example.
+_MATRICES = frozenset({"lu", "cholesky", "qr", "geqrf", "householder_product", "ormqr", "eigh", "triangular_solve",
+                       "tridiagonal_solve", "lu_pivots_to_permutation"})
 
 
 def _gains(eqn: JaxprEqn) -> bool:
-    if eqn.primitive.name in ("while", "scan", "cond"):
+    if eqn.primitive.name in ("while", "scan", "cond") or eqn.primitive.name in _MATRICES:
         return True
     sizes = [v.aval.size for v in (*eqn.invars, *eqn.outvars) if hasattr(v.aval, "size")]
     return eqn.primitive.name in _GAINING and max(sizes, default=0) <= _SMALL

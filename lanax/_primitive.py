@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from lanax import _jax
 from lanax._checks import run_all, tie
-from lanax._jax import Atom, Literal, Primitive, ShapedArray, Var, mlir
+from lanax._jax import Atom, Literal, Primitive, Var, mlir
 from lanax._lowering.keys import is_key
 from lanax._lowering.registry import register_composition
 from lanax._partition import LANES, UNIFORM
@@ -31,8 +31,7 @@ def bind(args: Sequence[Any], program: Program, in_axes: Axes, out_axes: tuple[i
 
 def with_axis(aval: Any, axis: int | None, axis_size: int) -> Any:
     """The type of a batch of values of type `aval`."""
-    shape = aval.shape if axis is None else (*aval.shape[:axis], axis_size, *aval.shape[axis:])
-    return ShapedArray(shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
+    return _jax.core.unmapped_aval(axis_size, axis, aval)
 
 
 @batched_call_p.def_abstract_eval
@@ -60,12 +59,10 @@ def run_parts(*args: Any, program: Program, in_axes: Axes, out_axes: tuple[int, 
             jnp.zeros((*a.shape, *a.dtype._impl.key_shape), jnp.uint32), impl=a.dtype._impl)
             for a in _abstract_eval(program=program, in_axes=in_axes, out_axes=out_axes, axis_size=0, plan=plan)]
     way = stages(program, in_axes, out_axes, plan)
-    run = _Run(way, axis_size)
-    outs = run(*args)
-    if not way.checks:
-        return outs
     count = len(program.jaxpr.outvars)
-    return tie(outs[:count], run_all(way.checks, outs[count:]))
+    with _jax.unchecked_manual_axes():
+        outs = _Run(way, axis_size)(*args)
+        return tie(outs[:count], run_all(way.checks, outs[count:])) if way.checks else outs
 
 
 # Inside another program a mapped call is part of that program.

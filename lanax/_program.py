@@ -107,7 +107,11 @@ def _aval_key(aval: Any) -> Hashable:
     shape = getattr(aval, "shape", None)
     if shape is None:
         return aval
-    return (tuple(shape), str(aval.dtype), bool(getattr(aval, "weak_type", False)))
+    key = (tuple(shape), str(aval.dtype), bool(getattr(aval, "weak_type", False)))
+    sharding, manual = getattr(aval, "sharding", None), getattr(aval, "manual_axis_type", None)
+    # Types under `shard_map` or explicit sharding stay in inner jaxprs, which hold nowhere else.
+    placed = any(sharding.spec) if sharding is not None else False
+    return (*key, sharding, manual) if placed or getattr(manual, "varying", None) else key
 
 
 def _const_key(value: Any) -> Hashable:

@@ -35,7 +35,8 @@ def _arithmetic() -> list[Case]:
     for name, fun in (("add", lax.add), ("sub", lax.sub), ("mul", lax.mul), ("div", lax.div), ("rem", lax.rem),
                       ("max", lax.max), ("min", lax.min)):
         out += rows(name, fun, NUMBERS, 2)
-    out += rows("add", lambda x, y: x * y + x, (F32, F64, BF16), 2)
+    out += [Case("add", f"product-{np.dtype(d).name}", lambda x, y: x * y + x, (((), d), ((), d)))
+            for d in (F32, F64, BF16)]
     out += [Case("add", "rank2", lambda x, y: x + y[0], (((3, 4), F32), ((3, 4), F32))),
             Case("mul", "large", lambda x, y: x * y + 2 * x, (((9, 11), F32), ((9, 11), F32))),
             Case("add_any", "", lambda x: jax.grad(lambda v: jnp.sin(v) * v)(x), (((), F32),)),

@@ -1,1 +1,1 @@
-"""Algorithms on small dense matrices, as straight lane code on lists of lane values. Knows no primitive and no array."""
+"""Algorithms on small dense matrices, as lane code on lists of lane values. Knows no primitive and no array."""

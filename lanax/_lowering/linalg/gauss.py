@@ -28,7 +28,7 @@ def less_products(b: Lanes, x: ir.Value, pairs: Sequence[tuple[ir.Value, ir.Valu
     return x
 
 
-def _smallest(x: ir.Value) -> float:
+def smallest(x: ir.Value) -> float:
     """The smallest normal number of the type of `x`."""
     return float(np.finfo(np.float64 if t.bit_width(x.type) == 64 else np.float32).tiny)
 
@@ -46,7 +46,7 @@ def factor_lu(b: Lanes, a: Matrix) -> tuple[Matrix, Values, Values]:
         largest, pivot = _find_pivot(b, [row[k] for row in rows], k, kind)
         pivots.append(pivot)
         _swap_rows(b, rows, k, pivot)
-        divisor = b.select(b.ge(largest, _smallest(largest)), rows[k][k], 1.0)
+        divisor = b.select(b.ge(largest, smallest(largest)), rows[k][k], 1.0)
         for row in rows[k + 1:]:
             row[k] = b.div(row[k], divisor)
             for j in range(k + 1, len(a[0])):

@@ -12,7 +12,7 @@ from lanax._llvm.lanes import Lanes
 from lanax._lowering.linalg.gauss import Matrix, Values, transposed
 
 
-def _power_of_two(b: Lanes, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+def power_of_two(b: Lanes, x: ir.Value) -> tuple[ir.Value, ir.Value]:
     """A power of two near x >= 0, and its reciprocal; both are normal numbers, whatever x is."""
     digits, bias = (52, 1023) if t.bit_width(x.type) == 64 else (23, 127)
     low, high = 1 << digits, (2 * bias - 1) << digits
@@ -33,7 +33,7 @@ def reflect(b: Lanes, alpha: ir.Value, x: Values) -> tuple[ir.Value, Values, ir.
         size = b.fabs(v)
         largest = b.select(b.gt(size, largest), size, largest)
         some = b.or_(some, b.ne(v, 0.0))
-    up, down = _power_of_two(b, largest)
+    up, down = power_of_two(b, largest)
     head, tail = b.mul(alpha, down), [b.mul(v, down) for v in x]
     square = b.mul(head, head)
     for v in tail:
@@ -73,7 +73,7 @@ def factor_qr(b: Lanes, a: Matrix) -> tuple[Matrix, Values]:
 def form_q(b: Lanes, a: Matrix, taus: Values, columns: int) -> Matrix:
     """The leading columns of Q."""
     one, zero = b.like(a[0][0], 1.0), b.like(a[0][0], 0.0)
-    q = [[one if i == j else zero for j in range(columns)] for i in range(len(a))]
+    q: Matrix = [[one if i == j else zero for j in range(columns)] for i in range(len(a))]
     for k in reversed(range(len(taus))):
         v = [row[k] for row in a[k + 1:]]
         _apply(b, v, taus[k], q[k:], range(k + 1, columns))

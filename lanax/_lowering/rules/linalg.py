@@ -25,6 +25,12 @@ from lanax._lowering.linalg.gauss import (
     transposed,
 )
 from lanax._lowering.linalg.householder import factor_qr, form_q, multiply_q
+from lanax._lowering.linalg.jacobi import symmetric_eigen
+from lanax._lowering.linalg.looped import (
+    factor_cholesky_in_memory,
+    factor_lu_in_memory,
+    solve_triangular_in_memory,
+)
 from lanax._lowering.registry import register
 
 #: The lane values of one matrix in row-major order.
@@ -34,8 +40,8 @@ Result = tuple[tuple[int, ...], np.dtype]
 
 #: Elements of the largest matrix that is unrolled, and of its shorter side.
 _ELEMENTS, _SIDE = 128, 8
-#: Rows of the longest permutation.
-_ROWS = 32
+#: Rows, and columns, up to which matrices are factored in loops.
+_LOOPED = 32
 
 
 # -- one matrix at a time --------------------------------------------------------------------------------------------
@@ -79,12 +85,23 @@ def _flat(a: Matrix) -> Flat:
     return [x for row in a for x in row]
 
 
+def _unrolls(shape: Sequence[int]) -> bool:
+    """Whether a matrix is unrolled."""
+    m, n = shape[-2:]
+    return m * n <= _ELEMENTS and min(m, n) <= _SIDE
+
+
+def _why_not_real(aval: Any) -> str | None:
+    real = np.dtype(aval.dtype) in (np.float32, np.float64) and 0 not in aval.shape[-2:]
+    return None if real else f"matrices of type {aval.str_short()} are left to XLA"
+
+
 def _why_no_matrix(*avals: Any) -> str | None:
     for aval in avals:
         m, n = aval.shape[-2:]
-        if np.dtype(aval.dtype) not in (np.float32, np.float64):
-            return f"matrices of {aval.dtype} are left to XLA"
-        if 0 in (m, n) or m * n > _ELEMENTS or min(m, n) > _SIDE:
+        if _why_not_real(aval):
+            return _why_not_real(aval)
+        if not _unrolls(aval.shape):
             return (f"a matrix of {m} x {n} is left to XLA: up to {_SIDE} x {_SIDE} are in lanes, or {_ELEMENTS} "
                     "elements")
     return None
@@ -96,7 +113,15 @@ def _why_no_factors(avals_in: tuple[Any, ...], avals_out: tuple[Any, ...], param
     return _why_no_matrix(avals_in[0])
 
 
-@register("lu", supports=_why_no_factors, cost=16.0)
+def _why_no_larger(avals_in: tuple[Any, ...], avals_out: tuple[Any, ...], params: Mapping[str, Any]) -> str | None:
+    """Real matrices of up to 32 x 32; larger ones than 8 x 8 in loops."""
+    m, n = avals_in[0].shape[-2:]
+    if max(m, n) > _LOOPED:
+        return f"a matrix of {m} x {n} is left to XLA: up to {_LOOPED} x {_LOOPED} are in lanes"
+    return _why_not_real(avals_in[0])
+
+
+@register("lu", supports=_why_no_larger, cost=16.0)
 def _lu_rule(ctx: Context, a: Array, **_: Any) -> list[Array]:
     b = ctx.b
 
@@ -104,11 +129,23 @@ def _lu_rule(ctx: Context, a: Array, **_: Any) -> list[Array]:
         lu, *indices = factor_lu(b, _rows(x, a.shape[-1]))
         return [_flat(lu), *([b.resize_int(i, t.I32) for i in values] for values in indices)]
 
-    return _for_each(b, 2, [a], _results(ctx), fn)
+    if _unrolls(a.shape):
+        return _for_each(b, 2, [a], _results(ctx), fn)
+    lu, pivots, order = (b.allocate(shape, dtype, a.varying) for shape, dtype in _results(ctx))
+    b.copy(a, lu)
+    each(b, a.shape[:-2], lambda *at: factor_lu_in_memory(b, lu, pivots, order, at))
+    return [b.unrolled(x) if x.small else x for x in (lu, pivots, order)]
 
 
-@register("cholesky", supports=_why_no_factors, cost=8.0)
+@register("cholesky", supports=_why_no_larger, cost=8.0)
 def _cholesky_rule(ctx: Context, a: Array, **_: Any) -> list[Array]:
+    b = ctx.b
+    if not _unrolls(a.shape):
+        out = b.allocate(a.shape, a.dtype, a.varying)
+        b.copy(b.full(a.shape, 0, a.dtype), out)
+        source = b.stored(a)
+        each(b, a.shape[:-2], lambda *at: factor_cholesky_in_memory(b, lambda *i: source.at(*at, *i), out, at))
+        return [out]
     return _for_each(ctx.b, 2, [a], _results(ctx), lambda x: [_flat(factor_cholesky(ctx.b, _rows(x, a.shape[-1])))])
 
 
@@ -161,12 +198,32 @@ def _ormqr_rule(ctx: Context, a: Array, taus: Array, c: Array, *, left: bool, tr
     return _for_each(ctx.b, 2, [a, taus, c], _results(ctx), fn)
 
 
+# -- eigenvalues -----------------------------------------------------------------------------------------------------
+def _why_no_eigh(avals_in: tuple[Any, ...], avals_out: tuple[Any, ...], params: Mapping[str, Any]) -> str | None:
+    """All eigenvalues of real matrices of up to 8 x 8. The sign of an eigenvector may be another than LAPACK's."""
+    n = avals_in[0].shape[-1]
+    if params.get("subset_by_index") not in (None, (0, n)) or params.get("algorithm") is not None:
+        return "only all eigenvalues, by the usual algorithm, are in lanes"
+    return _why_no_matrix(avals_in[0])
+
+
+@register("eigh", supports=_why_no_eigh, cost=100.0)
+def _eigh_rule(ctx: Context, a: Array, *, lower: bool, **_: Any) -> list[Array]:
+    b, n, vectors = ctx.b, a.shape[-1], ctx.used[0]
+
+    def fn(x: Flat) -> list[Flat]:
+        values, columns = symmetric_eigen(b, _rows(x, n), lower, vectors)
+        return [_flat(columns) if vectors else [b.like(x[0], 0.0)] * (n * n), values]
+
+    return _for_each(b, 2, [a], _results(ctx), fn)
+
+
 # -- permutations ----------------------------------------------------------------------------------------------------
 def _why_no_permutation(avals_in: tuple[Any, ...], avals_out: tuple[Any, ...],
                         params: Mapping[str, Any]) -> str | None:
     """Permutations of up to 32 rows."""
     rows = params["permutation_size"]
-    return f"a permutation of {rows} rows: up to {_ROWS} are in lanes" if rows > _ROWS else None
+    return f"a permutation of {rows} rows: up to {_LOOPED} are in lanes" if rows > _LOOPED else None
 
 
 @register("lu_pivots_to_permutation", supports=_why_no_permutation, cost=12.0)
@@ -176,8 +233,8 @@ def _permutation_rule(ctx: Context, pivots: Array, *, permutation_size: int, **_
 
 # -- systems ---------------------------------------------------------------------------------------------------------
 def _why_no_system(avals_in: tuple[Any, ...], avals_out: tuple[Any, ...], params: Mapping[str, Any]) -> str | None:
-    """Real matrices of up to 8 x 8, with any number of right-hand sides."""
-    return _why_no_matrix(avals_in[0])
+    """Real matrices of up to 32 x 32, with any number of right-hand sides; larger ones than 8 x 8 in loops."""
+    return _why_no_larger(avals_in, avals_out, params)
 
 
 @register("triangular_solve", supports=_why_no_system, cost=8.0)
@@ -192,6 +249,8 @@ def _triangular_solve_rule(ctx: Context, a: Array, rhs: Array, *, left_side: boo
         out = solve_triangular(b, transposed(matrix) if flip else matrix, given, lower != flip, unit_diagonal)
         return [_flat(out if left_side else transposed(out))]
 
+    if not _unrolls(a.shape):
+        return _solve_in_loops(b, a, rhs, left_side, flip, lower != flip, unit_diagonal)
     if rhs.shape[-1] * rhs.shape[-2] <= _ELEMENTS:
         return _for_each(b, 2, [a, rhs], _results(ctx), fn)[0]
     return _one_by_one(b, a, rhs, left_side, fn)
@@ -212,6 +271,22 @@ def _one_by_one(b: Emitter, a: Array, rhs: Array, left_side: bool, fn: Callable[
     return b.view(out, rhs.shape, of_vector)
 
 
+def _solve_in_loops(b: Emitter, a: Array, rhs: Array, left_side: bool, flip: bool, lower: bool,
+                    unit_diagonal: bool) -> Array:
+    n, source = a.shape[-1], b.stored(a)
+    out = b.allocate(rhs.shape, rhs.dtype, a.varying or rhs.varying)
+    b.copy(rhs, out)
+
+    def vector(*index: Index) -> None:
+        *at, which = index
+        solve_triangular_in_memory(
+            b, lambda i, j: source.at(*at, *((j, i) if flip else (i, j))), n, out,
+            lambda i: (*at, *((i, which) if left_side else (which, i))), lower, unit_diagonal)
+
+    each(b, (*rhs.shape[:-2], rhs.shape[-1 if left_side else -2]), vector)
+    return b.unrolled(out) if out.small else out
+
+
 def _why_no_tridiagonal(avals_in: tuple[Any, ...], avals_out: tuple[Any, ...],
                         params: Mapping[str, Any]) -> str | None:
     """Real systems whose right-hand sides have up to 128 elements; without perturbation of singular ones."""
@@ -225,7 +300,8 @@ def _why_no_tridiagonal(avals_in: tuple[Any, ...], avals_out: tuple[Any, ...],
 
 
 @register("tridiagonal_solve", supports=_why_no_tridiagonal, cost=16.0)
-def _tridiagonal_solve_rule(ctx: Context, low: Array, diagonal: Array, high: Array, rhs: Array, **_: Any) -> list[Array]:
+def _tridiagonal_solve_rule(ctx: Context, low: Array, diagonal: Array, high: Array, rhs: Array,
+                            **_: Any) -> list[Array]:
     def fn(low: Flat, diagonal: Flat, high: Flat, y: Flat) -> list[Flat]:
         return [_flat(solve_tridiagonal(ctx.b, low, diagonal, high, _rows(y, rhs.shape[-1])))]
 

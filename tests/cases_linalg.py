@@ -1,0 +1,144 @@
+"""Rows for factors of matrices and systems of linear equations."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from case import Case
+from jax import lax
+from jax._src.lax.linalg import geqrf, ormqr
+
+F32, F64, I32 = np.float32, np.float64, np.int32
+
+Maker = Callable[[np.random.Generator, int], np.ndarray]
+
+
+def matrices(*shape: int, dtype: Any = F32, diagonal: float = 0.0) -> Maker:
+    """Random matrices, with a number added on the diagonal."""
+
+    def make(rng: np.random.Generator, batch: int) -> np.ndarray:
+        x = rng.normal(size=(batch, *shape))
+        return (x + diagonal * np.eye(shape[-2], shape[-1]) if diagonal else x).astype(dtype)
+
+    return make
+
+
+def definite(*shape: int, dtype: Any = F32) -> Maker:
+    """Symmetric positive definite matrices; of each seven one that is not."""
+
+    def make(rng: np.random.Generator, batch: int) -> np.ndarray:
+        x = rng.normal(size=(batch, *shape))
+        x = x @ np.swapaxes(x, -1, -2) + 0.5 * np.eye(shape[-1])
+        x[::7] -= 2 * np.eye(shape[-1])
+        return x.astype(dtype)
+
+    return make
+
+
+def pivots(shape: tuple[int, ...], size: int) -> Maker:
+    """Rows to exchange, in any order."""
+    return lambda rng, batch: rng.integers(0, size, (batch, *shape)).astype(I32)
+
+
+def row(primitive: str, name: str, fun: Callable[..., Any], *makers: Callable[..., Maker], dtype: Any = F64) -> Case:
+    bounds = (2e-4, 2e-5) if dtype == F32 else (1e-10, 1e-12)
+    return Case(primitive, f"{name}-{np.dtype(dtype)}", fun, tuple(make(dtype=dtype) for make in makers), *bounds)
+
+
+def both(*args: Any) -> list[Case]:
+    """One row for each of the two dtypes."""
+    return [row(*args, dtype=dtype) for dtype in (F32, F64)]
+
+
+def of(*shape: int, kind: Callable[..., Maker] = matrices, **options: Any) -> Callable[..., Maker]:
+    return lambda dtype: kind(*shape, dtype=dtype, **options)
+
+
+def _factors() -> list[Case]:
+    rows: list[Case] = []
+    for n in (1, 2, 3, 4, 6):
+        rows += both("lu", f"{n}", lax.linalg.lu, of(n, n, diagonal=0.3))
+        rows += both("cholesky", f"{n}", lax.linalg.cholesky, of(n, n, kind=definite))
+    for m, n in ((3, 3), (5, 2), (2, 4)):
+        rows.append(row("lu", f"{m} x {n}", lax.linalg.lu, of(m, n)))
+        rows += both("geqrf", f"{m} x {n}", geqrf, of(m, n))
+        for full in (False, True):
+            qr = lambda a, full=full: lax.linalg.qr(a, full_matrices=full)  # noqa: E731
+            rows.append(row("qr", f"{m} x {n} {full}", qr, of(m, n), dtype=F32 if m == n else F64))
+    return [
+        *rows,
+        row("lu", "computed", lambda a: lax.linalg.lu(jnp.sin(a) + a.T), of(3, 3, diagonal=1.0)),
+        row("lu", "large", lax.linalg.lu, of(2, 10, 9)),
+        row("lu", "large and uniform", lambda a, x: (lax.linalg.lu(a)[0] * x, lax.linalg.lu(a)[2]), of(9, 9), of()),
+        row("cholesky", "large", lax.linalg.cholesky, of(9, 9, kind=definite), dtype=F32),
+        row("lu", "many", lax.linalg.lu, of(2, 9, 3, 3, diagonal=0.3), dtype=F32),
+        row("cholesky", "many", lax.linalg.cholesky, of(2, 1, 3, 3, kind=definite)),
+        row("cholesky", "lower", lambda a: lax.linalg.cholesky(a, symmetrize_input=False), of(3, 3, diagonal=4.0)),
+        row("qr", "many", lambda a: lax.linalg.qr(a, full_matrices=False), of(3, 2, 4, 3), dtype=F32),
+        Case("lu_pivots_to_permutation", "", lambda p: lax.linalg.lu_pivots_to_permutation(p, 6), (pivots((4,), 6),)),
+        Case("lu_pivots_to_permutation", "many", lambda p: lax.linalg.lu_pivots_to_permutation(p, 4),
+             (pivots((5, 4), 4),)),
+    ]
+
+
+def _eigen() -> list[Case]:
+    def rebuilt(a: Any, *, lower: bool = True) -> Any:
+        """The eigenvalues, and what does not depend on the signs of the eigenvectors."""
+        v, w = lax.linalg.eigh(a, symmetrize_input=False, lower=lower)
+        return w, jnp.einsum("...ij,...j,...kj->...ik", v, w + jnp.arange(w.shape[-1]), v)
+
+    rows = [row("eigh", f"{n}", rebuilt, of(n, n, diagonal=1.0)) for n in (1, 2, 3, 5)]
+    return [*rows, row("eigh", "upper", lambda a: rebuilt(a, lower=False), of(3, 3), dtype=F32),
+            row("eigh", "values", lambda a: jnp.linalg.eigvalsh(a), of(4, 4), dtype=F32),
+            row("eigh", "many", rebuilt, of(2, 3, 3))]
+
+
+def _products() -> list[Case]:
+    rows = both("householder_product", "4 x 2", lambda a: lax.linalg.householder_product(a, _taus(a)), of(4, 2))
+    rows.append(row("householder_product", "fewer taus", lambda a: lax.linalg.householder_product(a, _taus(a)[:2]),
+                    of(4, 4)))
+    for left, transpose in itertools.product((True, False), repeat=2):
+        fun = lambda a, c, o=(left, transpose): ormqr(a, _taus(a), c, left=o[0], transpose=o[1])  # noqa: E731
+        rows.append(row("ormqr", f"{left} {transpose}", fun, of(4, 2), of(4, 3) if left else of(3, 4),
+                        dtype=F32 if transpose else F64))
+    return rows
+
+
+def _taus(a: Any) -> Any:
+    """The taus with which the columns of `a`, below the diagonal, are reflections."""
+    return 2 / (1 + jnp.sum(jnp.tril(a, -1) ** 2, axis=-2))
+
+
+def _systems() -> list[Case]:
+    rows: list[Case] = []
+    for left, lower, transpose, unit in itertools.product((True, False), repeat=4):
+        fun = lambda a, b, o=(left, lower, transpose, unit): _triangular(a, b, *o)  # noqa: E731
+        name = "".join("01"[x] for x in (left, lower, transpose, unit))
+        rows.append(row("triangular_solve", name, fun, of(4, 4, diagonal=5.0), of(4, 2) if left else of(2, 4),
+                        dtype=F32 if lower else F64))
+    for left in (True, False):
+        fun = lambda a, b, left=left: _triangular(a, b, left, True, False, False)  # noqa: E731
+        rows.append(row("triangular_solve", f"many {left}", fun, of(3, 2, 3, 3, diagonal=5.0),
+                        of(3, 2, 3, 5) if left else of(3, 2, 5, 3)))
+        rows.append(row("triangular_solve", f"large {left}", fun, of(2, 9, 9, diagonal=25.0),
+                        of(2, 9, 2) if left else of(2, 2, 9)))
+        rows.append(row("triangular_solve", f"wide {left}", fun, of(2, 3, 3, diagonal=5.0),
+                        of(2, 3, 50) if left else of(2, 50, 3)))
+    for n in (1, 2, 5):
+        diagonals = of(n), of(n), of(n)
+        rows.append(row("tridiagonal_solve", f"{n}", lax.linalg.tridiagonal_solve, *diagonals, of(n, 2)))
+    rows.append(row("tridiagonal_solve", "many", lax.linalg.tridiagonal_solve, *[of(3, 4)] * 3, of(3, 4, 2), dtype=F32))
+    return rows
+
+
+def _triangular(a: Any, b: Any, left: bool, lower: bool, transpose: bool, unit: bool) -> jax.Array:
+    a = a / 5  # so that a triangle with ones on the diagonal is as easy
+    return lax.linalg.triangular_solve(a, b, left_side=left, lower=lower, transpose_a=transpose, unit_diagonal=unit)
+
+
+CASES = [*_factors(), *_eigen(), *_products(), *_systems()]
