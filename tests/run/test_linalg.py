@@ -60,7 +60,7 @@ def lower(x: np.ndarray, diagonal: bool) -> np.ndarray:
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("dtype", [F32, F64])
-@pytest.mark.parametrize("n", [2, 4, 7, 12])
+@pytest.mark.parametrize("n", [3, 7, 12])
 class TestBackwardErrors:
     """Of a factorisation: the error of the product; of a system: the residual."""
 
@@ -76,8 +76,8 @@ class TestBackwardErrors:
 
     def test_solve(self, family: Any, dtype: Any, n: int) -> None:
         def error(x: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-            size = np.abs(a) @ np.abs(x)[..., None] + np.abs(b)[..., None]
-            return (np.abs(a @ x[..., None] - b[..., None]) / size).max((-1, -2))
+            x, b = x[..., None], b[..., None]
+            return norm(a @ x - b) / (norm(a) * norm(x) + norm(b))
 
         a = self.matrices(family, dtype, n)
         not_worse(jnp.linalg.solve, (a, a[:, 0]), error)
