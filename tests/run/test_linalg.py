@@ -50,7 +50,7 @@ def not_worse(fun: Callable[..., Any], args: tuple[np.ndarray, ...], error: Call
     eps = float(np.finfo(args[0].dtype).eps)
     ours, theirs = (error(*[x.astype(np.longdouble) for x in (*out, *args)]) / eps for out in (got, want))
     assert ours.mean() <= 2 * theirs.mean() + 0.01
-    assert ours.max() <= 2 * theirs.max() + 0.1
+    assert ours.max() <= 2 * theirs.max() + 0.5  # in units in the last place of the norm
 
 
 def lower(x: np.ndarray, diagonal: bool) -> np.ndarray:
