@@ -11,6 +11,8 @@ from lanax._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, make_open, source_li
 from lanax._surgery import inner_jaxprs
 from lanax._uniformity import Uniformity
 
+#: Vector instructions of an equation for one step, roughly.
+Cost = Callable[[JaxprEqn], float]
 #: Gives the reason why an equation cannot be in lanes, or None.
 WhyNot = Callable[[JaxprEqn], "str | None"]
 
@@ -61,7 +63,7 @@ class Partition:
         return tuple(p.route for p in self.parts if p.route != UNIFORM)
 
 
-def partition(found: Uniformity, why_not: WhyNot, route: str) -> Partition:
+def partition(found: Uniformity, why_not: WhyNot, route: str, cost: Cost = lambda _: 1.0) -> Partition:
     """Divide a program. `route` is the plan's: `auto`, `lanes`, `serial` or `xla`."""
     jaxpr = found.jaxpr
     varying = [any(found.of(e.outvars)) or any(found.of(e.invars)) for e in jaxpr.eqns]
@@ -75,7 +77,7 @@ def partition(found: Uniformity, why_not: WhyNot, route: str) -> Partition:
                    for e, r in zip(jaxpr.eqns, reasons, strict=True) if r)
     routes = [UNIFORM if not v else XLA if r else LANES for v, r in zip(varying, reasons, strict=True)]
     if route == "auto":
-        whole = _whole_to_xla(jaxpr, routes)
+        whole = _whole_to_xla(found, routes, cost)
         if whole:
             return Partition(_parts(jaxpr, [XLA if v else UNIFORM for v in varying]),
                              (*misses, Miss("program", "", whole)))
@@ -91,17 +93,25 @@ def _better_in_xla(eqn: JaxprEqn, found: Uniformity) -> str | None:
     return None
 
 
-def _whole_to_xla(jaxpr: Jaxpr, routes: Sequence[str]) -> str | None:
+def _whole_to_xla(found: Uniformity, routes: Sequence[str], cost: Cost) -> str | None:
     """Why nothing would be gained by lanes, or None."""
+    jaxpr = found.jaxpr
     lanes = [e for e, r in zip(jaxpr.eqns, routes, strict=True) if r == LANES]
     if any(_gains(e) for e in lanes):
         return None
+    moved = sum(v.aval.size * v.aval.dtype.itemsize for v in (*jaxpr.invars, *jaxpr.outvars)
+                if found.of([v])[0] and hasattr(v.aval, "size"))
+    if lanes and sum(map(cost, lanes)) <= _STREAMING * moved:
+        return "a few instructions for each number read: memory decides, and XLA streams it as well"
     if XLA in routes and lanes:
         return "what is left beside the parts for XLA is elementwise, which XLA fuses with them"
     if any(v.aval.size > _SMALL for e in lanes for v in (*e.invars, *e.outvars) if hasattr(v.aval, "shape")):
         return "no loop, branch or small matrix, and arrays too large for registers: XLA streams them as well"
     return None
 
+
+#: Up to this many vector instructions for each byte that an example reads and writes, memory is the limit.
+_STREAMING = 0.2
 
 #: What costs in `jax.vmap` and not in lanes.
 _GAINING = frozenset({"while", "scan", "cond", "gather", "scatter", "scatter-add", "scatter_add", "sort", "dot_general",

@@ -85,7 +85,8 @@ class Stages:
                 return "it reduces over the whole batch, and its value is seen in the results"
             return why_not(eqn)
 
-        return partition(self.uniformity, lambda e: miss_reason(e, reason, _ARRAY_LIMIT), self.plan.route or "auto")
+        return partition(self.uniformity, lambda e: miss_reason(e, reason, _ARRAY_LIMIT), self.plan.route or "auto",
+                         equation_cost)
 
     @property
     def wanted_axes(self) -> dict[Atom, int]:
