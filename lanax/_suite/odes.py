@@ -103,7 +103,7 @@ def rk4_vdp(batch: int) -> Case:
 
 def stable_steps(y0: jax.Array, mu: jax.Array) -> jax.Array:
     """State at `END`, in as many steps as the stiffness asks for."""
-    steps = jnp.ceil(10.0 * END * mu).astype(jnp.int32)
+    steps = jnp.ceil(50.0 * END * mu).astype(jnp.int32)
     h = END / steps
     return lax.fori_loop(0, steps, lambda _, y: rk4_step(y, h, mu), y0)
 
