@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import math
 import platform
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from lanax._llvm import types as t
 from lanax._llvm.lanes import Lanes
 
 LaneFunction = Callable[..., ir.Value]
+Range = tuple[float, float]
 _FLUSH = 0x9FC0  # MXCSR: flush to zero, denormals are zero, all exceptions masked
 X86 = platform.machine() in ("x86_64", "AMD64")
 
@@ -141,3 +143,32 @@ def mp_ulp_error(got: float, exact: mpmath.mpf) -> float:
 def _unit(exact: mpmath.mpf) -> mpmath.mpf:
     exponent = mpmath.frexp(exact)[1] - 1 if exact else -1022
     return mpmath.ldexp(1, int(max(exponent, -1022)) - 52)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A function, its reference, where to sample it evenly, over which exponents of its argument too, and its limits.
+
+    `powers` is a range of binary exponents; the samples are `origin` plus or minus such powers.
+    """
+
+    function: Callable[..., ir.Value]
+    exact: Callable[..., mpmath.mpf]
+    even: tuple[Range, ...]
+    powers: Range | None = None
+    origin: float = 0.0
+    signs: tuple[int, ...] = (1, -1)
+    limits: tuple[float, float] = (2.0, 2.0)
+
+    def __str__(self) -> str:
+        return self.function.__name__
+
+    def samples(self, dtype: np.dtype, count: int) -> np.ndarray:
+        """Points of the argument, half of them even and half spread over exponents."""
+        rng = np.random.default_rng(1)
+        parts = [rng.uniform(low, high, count) for low, high in self.even]
+        if self.powers is not None:
+            low, high = np.clip(self.powers, np.finfo(dtype).minexp, np.finfo(dtype).maxexp)
+            parts += [self.origin + sign * 2.0 ** rng.uniform(low, high - 1e-6, count) for sign in self.signs]
+        x = np.concatenate(parts).astype(dtype)
+        return x[np.abs(x) >= np.finfo(dtype).tiny]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
 
@@ -10,41 +9,11 @@ import mpmath
 import numpy as np
 import pytest
 from llvmlite import ir
-from math_harness import X86, Compiled, mp_ulp_error, ulp_errors
+from math_harness import X86, Case, Compiled, mp_ulp_error, ulp_errors
 
 from lanax._math import exponential, hyperbolic, logarithm, power
 
 INF, NAN = np.inf, np.nan
-Range = tuple[float, float]
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """A function, its reference, where to sample it evenly, over which exponents of its argument too, and its limits.
-
-    `powers` is a range of binary exponents; the samples are `origin` plus or minus such powers.
-    """
-
-    function: Callable[..., ir.Value]
-    exact: Callable[..., mpmath.mpf]
-    even: tuple[Range, ...]
-    powers: Range | None = None
-    origin: float = 0.0
-    signs: tuple[int, ...] = (1, -1)
-    limits: tuple[float, float] = (2.0, 2.0)
-
-    def __str__(self) -> str:
-        return self.function.__name__
-
-    def samples(self, dtype: np.dtype, count: int) -> np.ndarray:
-        """Points of the argument, half of them even and half spread over exponents."""
-        rng = np.random.default_rng(1)
-        parts = [rng.uniform(low, high, count) for low, high in self.even]
-        if self.powers is not None:
-            low, high = np.clip(self.powers, np.finfo(dtype).minexp, np.finfo(dtype).maxexp)
-            parts += [self.origin + sign * 2.0 ** rng.uniform(low, high - 1e-6, count) for sign in self.signs]
-        x = np.concatenate(parts).astype(dtype)
-        return x[np.abs(x) >= np.finfo(dtype).tiny]
 
 
 def _cbrt(x: mpmath.mpf) -> mpmath.mpf:

@@ -8,11 +8,12 @@ import functools
 import math
 from collections.abc import Callable
 
+import math_harness
 import mpmath
 import numpy as np
 import pytest
 from llvmlite import ir
-from math_harness import X86, Compiled, mp_ulp_error, ulp_errors
+from math_harness import X86, Compiled, Range, mp_ulp_error, ulp_errors
 
 from lanax._math import error, gamma, inverse, trigonometric
 
@@ -26,27 +27,10 @@ def log_abs_gamma(x: mpmath.mpf) -> mpmath.mpf:
 
 
 @dataclasses.dataclass(frozen=True)
-class Case:
-    """A function, its reference, where to sample it evenly, over which binary exponents too, and its limits in ULP."""
+class Case(math_harness.Case):
+    """Sampled over all exponents, where a row says nothing else."""
 
-    function: Callable[..., ir.Value]
-    exact: Callable[..., mpmath.mpf]
-    even: tuple[tuple[float, float], ...]
-    exponents: tuple[float, float] = (-1100.0, 1100.0)
-    signs: tuple[int, ...] = (1, -1)
-    limits: tuple[float, float] = (2.0, 2.0)
-
-    def __str__(self) -> str:
-        return self.function.__name__
-
-    def samples(self, dtype: np.dtype, count: int) -> np.ndarray:
-        """Points of the argument."""
-        rng = np.random.default_rng(1)
-        low, high = np.clip(self.exponents, np.finfo(dtype).minexp, np.finfo(dtype).maxexp)
-        parts = [rng.uniform(*range_, count) for range_ in self.even]
-        parts += [sign * 2.0 ** rng.uniform(low, high - 1e-6, count) for sign in self.signs]
-        x = np.concatenate(parts).astype(dtype)
-        return x[np.abs(x) >= np.finfo(dtype).tiny]
+    powers: Range | None = (-1100.0, 1100.0)
 
 
 BELOW_1 = (-1100.0, 0.0)
