@@ -16,7 +16,7 @@ from lanax._lowering.coverage import has_rule, why_not
 from lanax._lowering.kernel import KERNEL, KernelSource, build_kernel
 from lanax._lowering.operands import Operand
 from lanax._lowering.registry import COMPOSITIONS, RULES
-from lanax._partition import LANES, Partition, miss_reason, partition
+from lanax._partition import Partition, miss_reason, partition
 from lanax._plan import KernelPlan, Plan
 from lanax._planner import FEW, plan_kernel
 from lanax._program import Program
@@ -187,4 +187,3 @@ def equation_cost(eqn: JaxprEqn) -> float:
 
 #: The stages that `as_text` shows, in order.
 STAGE_NAMES = ("jaxpr", "uniformity", "plan", "llvm", "optimised", "asm")
-LANES_ROUTE = LANES

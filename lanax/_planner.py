@@ -66,25 +66,23 @@ def _refill(found: Uniformity, lanes: int, native: int, cost: Cost) -> int:
     return lanes * 13 // 16 if gain > _REFILL_MARGIN * loss else 0
 
 
-def _walk(found: Uniformity, weight: float = 1.0) -> Iterator[tuple[JaxprEqn, Uniformity, float]]:
-    """Every equation with the analysis around it and how often it runs, roughly."""
-    for _, item in _walk_indexed(found, weight):
-        yield item
+Visit = tuple[JaxprEqn, Uniformity, tuple[Uniformity, ...], float]
 
 
-def _walk_indexed(found: Uniformity, weight: float = 1.0) -> Iterator[tuple[int, tuple[JaxprEqn, Uniformity, float]]]:
-    """The same, with the index of the equation in its jaxpr."""
+def _walk(found: Uniformity, weight: float = 1.0) -> Iterator[Visit]:
+    """Every equation with the analysis around it, those of its inner jaxprs, and how often it runs, roughly."""
     for i, eqn in enumerate(found.jaxpr.eqns):
-        yield i, (eqn, found, weight)
+        inside = found.inner.get(i, ())
+        yield eqn, found, inside, weight
         deeper = weight * (_ASSUMED_TRIPS if eqn.primitive.name in ("while", "scan") else 1)
-        for inner in found.inner.get(i, ()):
-            yield from _walk_indexed(inner, deeper)
+        for inner in inside:
+            yield from _walk(inner, deeper)
 
 
 def _ruling_dtype(found: Uniformity) -> np.dtype:
     """The dtype of most varying results, each counted as often as it is computed: floats before integers."""
     weights: dict[np.dtype, float] = {}
-    for eqn, around, weight in _walk(found):
+    for eqn, around, _, weight in _walk(found):
         for v in eqn.outvars:
             dtype = getattr(v.aval, "dtype", None)
             if around.varying.get(v) and isinstance(dtype, np.dtype) and dtype.itemsize in (4, 8):
@@ -113,10 +111,10 @@ def _vectors_in_flight(found: Uniformity, target: Target, few: bool) -> tuple[in
 def _values_in_innermost_loop(found: Uniformity) -> int | None:
     """Varying scalars that enter each trip of the deepest loop; None where there is no loop."""
     deepest, values = 0.0, None
-    for index, (eqn, around, weight) in _walk_indexed(found):
+    for eqn, _, inside, weight in _walk(found):
         if eqn.primitive.name not in ("while", "scan"):
             continue
-        body = around.inner[index][-1]
+        body = inside[-1]
         inputs = body.jaxpr.invars
         in_memory = indexed_carries(body.jaxpr, 0, len(inputs))
         count = sum(min(v.aval.size, _UNROLLED) for v, away in zip(inputs, in_memory, strict=True)

@@ -24,7 +24,6 @@ from lanax._uniformity import Uniformity
 assert _rules  # importing the package registers the rules
 
 KERNEL = "kernel"
-_ALIGN = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,8 +145,7 @@ def _build_entry(module: ir.Module, body: ir.Function, inputs: list[Operand], ou
         padded = list(pointers)
         for i, op in enumerate(operands):
             if op.axis is not None:
-                padded[i] = b.ir.gep(scratch, [b.i64(b.scratch_bytes)], source_etype=t.I8)
-                b.scratch_bytes += -(-op.example_bytes * lanes // _ALIGN) * _ALIGN
+                padded[i] = b.reserve(op.example_bytes * lanes)
         for op, pointer, copy in list(zip(operands, pointers, padded, strict=True))[: len(inputs)]:
             if op.axis is not None:
                 _copy_rows(b, op, copy, b.i64(lanes), b.i64(0), pointer, size, start, b.i64(lanes), rest)
