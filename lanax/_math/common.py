@@ -13,6 +13,9 @@ from lanax._llvm.lanes import Lanes, Operand
 INF = float("inf")
 NAN = float("nan")
 
+#: The sum of the bits of x and of about 1 / x, by bits of the mantissa.
+ROUGH_INVERSE = {23: 0x7EF311C7, 52: 0x7FDE6238502484BA}
+
 
 @dataclasses.dataclass(frozen=True)
 class Format:
@@ -33,6 +36,16 @@ class Format:
     def magic(self) -> float:
         """1.5 * 2^mantissa: added to a small float, it leaves the nearest integer in the low bits of the sum."""
         return 1.5 * 2.0**self.mantissa
+
+    @property
+    def largest(self) -> float:
+        """The largest finite number."""
+        return (2.0 - 2.0**-self.mantissa) * 2.0**self.bias
+
+    @property
+    def least(self) -> float:
+        """The least positive normal number."""
+        return 2.0 ** (1 - self.bias)
 
     @property
     def sign_bit(self) -> int:
@@ -104,11 +117,12 @@ def estrin(b: Lanes, x: ir.Value, coefficients: list[float]) -> ir.Value:
     return total if isinstance(total, ir.Value) else b.like(x, total)
 
 
-def keep_tiny(b: Lanes, y: ir.Value, x: ir.Value) -> ir.Value:
-    """`y`, or `x` where that is so small that an odd function f(x) = x + O(x^2) rounds to it; keeps -0.0. A subnormal x
-    goes through arithmetic, which flushes it."""
-    epsilon = 0.25 * 2.0**-format_of(x).mantissa
-    return b.select(b.gt(b.fabs(x), epsilon), y, b.fma(x, 0.25 * epsilon, x))
+def keep_tiny(b: Lanes, y: ir.Value, x: ir.Value, odd: bool = False) -> ir.Value:
+    """`y`, or `x` where that is so small that f(x) = x + O(x^2), or x + O(x^3) where it is odd, rounds to it; keeps
+    -0.0. A subnormal x goes through arithmetic, which flushes it."""
+    mantissa = format_of(x).mantissa
+    epsilon = 2.0 ** (-(mantissa // 2) - 2 if odd else -mantissa - 2)
+    return b.select(b.gt(b.fabs(x), epsilon), y, b.fma(x, 2.0 ** (-mantissa - 4), x))
 
 
 def add_sign(b: Lanes, y: ir.Value, x: ir.Value) -> ir.Value:
@@ -178,3 +192,15 @@ def two_product(b: Lanes, x: ir.Value, y: Operand) -> tuple[ir.Value, ir.Value]:
     """x * y as a rounded product and its exact error."""
     product = b.mul(x, y)
     return product, b.fma(x, y, b.neg(product))
+
+
+def fma_in_parts(b: Lanes, x: ir.Value, y: ir.Value, z: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """x * y + z rounded, and its error, where |z| >= |x * y| or z is 0. Exact where the sum is half of z or more."""
+    total = b.fma(x, y, z)
+    return total, b.fma(x, y, b.sub(z, total))
+
+
+def rough_inverse(b: Lanes, x: ir.Value) -> ir.Value:
+    """1 / x within 6 percent, for a positive normal x below a quarter of the largest number, by an integer subtraction:
+    enough to scale a correction in the last place. Large where x is 0."""
+    return b.float_of_bits(b.sub(ROUGH_INVERSE[format_of(x).mantissa], b.bits(x)))

@@ -14,24 +14,33 @@ from lanax._math import common as c
 LN2_HIGH = 0.6931471805599453
 LN2_LOW = 2.3190468138462996e-17
 
+#: ln 2 as a sum of two by bits of the mantissa; the first has so few bits that any exponent times it is exact.
+LN2_PARTS = {23: (0.693145751953125, 1.428606765330187e-06), 52: (0.6931471803691238, 1.9082149292705877e-10)}
+
 SQRT_HALF_BITS = {23: 0x3F3504F3, 52: 0x3FE6A09E667F3BCD}
 
 # log(1 + f) = f + f^2 Q(f)
-_LOG_FLOAT32 = [-0.5, 0.3333333134651184, -0.250008225440979, 0.2000124603509903, -0.16623325645923615,
-                0.1420144885778427, -0.13160206377506256, 0.1276317983865738, -0.07636045664548874]
+_LOG_FLOAT32 = [-0.49999988079071045, 0.33333322405815125, -0.25001609325408936, 0.20002226531505585,
+                -0.16608580946922302, 0.1417616456747055, -0.1324150562286377, 0.12942899763584137,
+                -0.07674812525510788]
 # log((1 + s) / (1 - s)) = 2 s + s^3 R(s^2)
 _LOG_FLOAT64 = [0.6666666666666735, 0.39999999999409347, 0.2857142874368901, 0.222221984286109, 0.18183572378639068,
                 0.15313831459244723, 0.14798266686370595]
 
 
-def log_of_one_plus(b: Lanes, f: ir.Value) -> ir.Value:
-    """log(1 + f) for f between sqrt(1/2) - 1 and sqrt(2) - 1; keeps the sign of a zero."""
+def _rest_of_log(b: Lanes, f: ir.Value, low: ir.Value) -> ir.Value:
+    """log(1 + f) - f + low for f between sqrt(1/2) - 1 and sqrt(2) - 1."""
     if not c.is_double(f):
-        return b.fma(b.mul(f, f), c.polynomial(b, f, _LOG_FLOAT32), f)
+        return b.fma(b.mul(f, f), c.polynomial(b, f, _LOG_FLOAT32), low)
     s = b.div(f, b.add(f, 2.0))
     square = b.mul(s, s)
     bracket = b.fma(b.neg(square), b.polynomial(square, _LOG_FLOAT64), f)
-    return b.fma(b.neg(s), bracket, f)
+    return b.fma(b.neg(s), bracket, low)
+
+
+def log_of_one_plus(b: Lanes, f: ir.Value) -> ir.Value:
+    """log(1 + f) for f between sqrt(1/2) - 1 and sqrt(2) - 1; keeps the sign of a zero."""
+    return _rest_of_log(b, f, f)
 
 
 def log_of_one_plus_soon(b: Lanes, f: ir.Value) -> ir.Value:
@@ -46,6 +55,17 @@ def _add_exponent(b: Lanes, y: ir.Value, minus_e: ir.Value) -> ir.Value:
     return b.fma(minus_e, -LN2_HIGH, y)
 
 
+def _log_in_parts(b: Lanes, f: ir.Value, minus_e: ir.Value, low: ir.Value | None) -> tuple[ir.Value, ir.Value]:
+    """log(1 + f + low) + e ln 2 as a sum of two, for `low` below the last place of 1."""
+    head, tail = LN2_PARTS[c.format_of(f).mantissa]
+    high = b.fma(minus_e, -head, f)
+    error = b.add(f, b.fma(minus_e, -head, b.neg(high)))
+    # log(1 + f + low) = log(1 + f) + low / (1 + f), and 1 / (1 + f) = 1 - f + f^2 - ...
+    if low is not None:
+        error = b.fma(low, b.fma(f, f, b.neg(f)), b.add(error, low))
+    return high, _rest_of_log(b, f, b.fma(minus_e, -tail, error))
+
+
 def _special(b: Lanes, x: ir.Value, y: ir.Value, zero: float) -> ir.Value:
     """y where x lies between `zero` and infinity; the ends and what is outside them as C99 wants."""
     y = b.select(b.lt(x, c.INF), y, x)
@@ -54,25 +74,33 @@ def _special(b: Lanes, x: ir.Value, y: ir.Value, zero: float) -> ir.Value:
 
 
 def log(b: Lanes, x: ir.Value) -> ir.Value:
-    """Natural logarithm."""
+    """Natural logarithm. 0.93 ULP (float32), 1.1 (float64)."""
     m, minus_e, _ = c.split_exponent(b, x, SQRT_HALF_BITS[c.format_of(x).mantissa])
     y = _add_exponent(b, log_of_one_plus(b, b.sub(m, 1.0)), minus_e)
     return _special(b, x, y, 0.0)
 
 
-def log1p_of_sum(b: Lanes, x: ir.Value, low: ir.Value | None = None) -> ir.Value:
-    """log(1 + x + low) for finite x > -1 and `low` below the last place of x. Accurate near 0: what rounding took from
-    the sum is given back after scaling."""
+def log_in_parts(b: Lanes, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """The logarithm of a positive normal number, and what rounding took from it."""
+    m, minus_e, _ = c.split_exponent(b, x, SQRT_HALF_BITS[c.format_of(x).mantissa])
+    return c.fast_two_sum(b, *_log_in_parts(b, b.sub(m, 1.0), minus_e, None))
+
+
+def log1p_of_sum(b: Lanes, x: ir.Value, low: ir.Value | None = None, more: ir.Value | None = None) -> ir.Value:
+    """log(1 + x + low) + more ln 2 for finite x > -1, `low` below the last place of x, and a small whole `more`.
+    Accurate near 0: what rounding took from the sum is given back after scaling."""
     f = c.format_of(x)
     total, error = c.two_sum(b, 1.0, x)
     if low is not None:
         error = b.add(error, low)
     m, minus_e, shifted = c.split_exponent(b, total, SQRT_HALF_BITS[f.mantissa])
+    if more is not None:
+        minus_e = b.sub(minus_e, more)
     # twice 2^-e, which is 0 for the largest e instead of out of range
     scale = b.float_of_bits(b.add(shifted, f.one_bits + (1 << f.mantissa)))
-    return _add_exponent(b, log_of_one_plus(b, b.fma(b.mul(error, 0.5), scale, b.sub(m, 1.0))), minus_e)
+    return b.add(*_log_in_parts(b, b.sub(m, 1.0), minus_e, b.mul(b.mul(error, 0.5), scale)))
 
 
 def log1p(b: Lanes, x: ir.Value) -> ir.Value:
-    """log(1 + x)."""
+    """log(1 + x). 0.96 ULP."""
     return _special(b, x, c.keep_tiny(b, log1p_of_sum(b, x), x), -1.0)

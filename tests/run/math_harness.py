@@ -114,20 +114,30 @@ class Compiled:
         return out[:count]
 
 
+def _units(exact: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """The last place of each number, in a format of fewer digits: of float64 by its exponent bits, which is fast."""
+    info = np.finfo(dtype)
+    if exact.dtype == np.float64:
+        powers = (exact.view(np.int64) & (0x7FF << 52)).view(np.float64)
+        return np.maximum(powers, 2.0**info.minexp) * 2.0**-info.nmant
+    _, exponent = np.frexp(np.where(np.isfinite(exact) & (exact != 0), exact, 1))
+    return np.ldexp(np.ones((), exact.dtype), np.maximum(exponent - 1, info.minexp) - info.nmant)
+
+
 def ulp_errors(got: np.ndarray, exact: np.ndarray) -> np.ndarray:
     """Errors in units in the last place of the exact result (float64 or long double); 0 where both are equally
     special, infinite where only one is. Exact results that are subnormal count as what they are or as zero."""
     dtype = got.dtype
-    info = np.finfo(dtype)
     with np.errstate(all="ignore"):
-        rounded = exact.astype(dtype)
-        _, exponent = np.frexp(np.where(np.isfinite(exact) & (exact != 0), exact, 1))
-        unit = np.ldexp(np.ones((), exact.dtype), np.maximum(exponent - 1, info.minexp) - info.nmant)
-        error = np.abs(got.astype(exact.dtype) - exact) / unit
-    same = (got == rounded) | (np.isnan(got) & np.isnan(exact))
-    flushed = (np.abs(exact) < info.tiny) & (got == 0)
-    strange = ~np.isfinite(got) | ~np.isfinite(exact)
-    return np.where(flushed, 0.0, np.where(strange, np.where(same, 0.0, np.inf), error)).astype(np.float64)
+        error = (np.abs(got - exact) / _units(exact, dtype)).astype(np.float64)
+        strange = ~(np.isfinite(got) & np.isfinite(exact))
+        if strange.any():
+            y, e = got[strange], exact[strange]
+            same = (y == e.astype(dtype)) | (np.isnan(y) & np.isnan(e))
+            error[strange] = np.where(same, 0.0, np.inf)
+        flushed = (np.abs(exact) < np.finfo(dtype).tiny) & (got == 0)
+    error[flushed] = 0.0
+    return error
 
 
 def mp_ulp_error(got: float, exact: mpmath.mpf) -> float:
@@ -149,7 +159,8 @@ def _unit(exact: mpmath.mpf) -> mpmath.mpf:
 class Case:
     """A function, its reference, where to sample it evenly, over which exponents of its argument too, and its limits.
 
-    `powers` is a range of binary exponents; the samples are `origin` plus or minus such powers.
+    `powers` is a range of binary exponents; the samples are `origin` plus or minus such powers. `limits` are the
+    largest errors in float32 and float64, `domain` is where there is a result.
     """
 
     function: Callable[..., ir.Value]
@@ -158,7 +169,8 @@ class Case:
     powers: Range | None = None
     origin: float = 0.0
     signs: tuple[int, ...] = (1, -1)
-    limits: tuple[float, float] = (2.0, 2.0)
+    limits: tuple[float, float] = (1.0, 2.0)
+    domain: Range = (-math.inf, math.inf)
 
     def __str__(self) -> str:
         return self.function.__name__
@@ -172,3 +184,24 @@ class Case:
             parts += [self.origin + sign * 2.0 ** rng.uniform(low, high - 1e-6, count) for sign in self.signs]
         x = np.concatenate(parts).astype(dtype)
         return x[np.abs(x) >= np.finfo(dtype).tiny]
+
+
+def neighbours(x: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """The floats that many places away from `x`, away from zero; 0 and the largest number are not passed."""
+    integer = np.dtype(f"i{x.dtype.itemsize}")
+    largest = int(np.finfo(x.dtype).max.view(integer))
+    bits = np.clip(np.abs(x).view(integer) + steps.astype(integer), 0, largest)
+    return np.copysign(bits.astype(integer).view(x.dtype), x)
+
+
+def hard(dtype: np.dtype, domain: Range, rng: np.random.Generator, count: int) -> np.ndarray:
+    """Numbers next to multiples of pi/2 and ln 2, to powers of 2, to where ways part, and to the ends of a domain."""
+    info = np.finfo(dtype)
+    turns = np.floor(2.0 ** rng.uniform(0, 60, count)) * (math.pi / 2)
+    halvings = rng.integers(1, 2048, count) * (math.log(2) / 2)
+    powers = 2.0 ** rng.integers(info.minexp, info.maxexp, count)
+    middle = rng.choice([0.5, 1.0, 1.5, 2.0, 3.0, math.sqrt(0.5), math.sqrt(2.0), 2.0**17, 2.0**24], count)
+    ends = rng.choice([end for end in domain if np.isfinite(end)] or [1.0], count)
+    points = np.concatenate([turns, halvings, powers, middle, ends])
+    points = neighbours((points * rng.choice([-1.0, 1.0], points.size)).astype(dtype), rng.integers(-4, 5, points.size))
+    return points[(points >= domain[0]) & (points <= domain[1]) & (np.abs(points) >= info.tiny)]

@@ -9,7 +9,7 @@ import mpmath
 import numpy as np
 import pytest
 from llvmlite import ir
-from math_harness import X86, Case, Compiled, mp_ulp_error, ulp_errors
+from math_harness import X86, Case, Compiled, hard, mp_ulp_error, ulp_errors
 
 from lanax._math import exponential, hyperbolic, logarithm, power
 
@@ -21,21 +21,26 @@ def _cbrt(x: mpmath.mpf) -> mpmath.mpf:
 
 
 TINY = (-1100.0, 3.0)
+POSITIVE = (0.0, INF)
 CASES = (
     Case(exponential.exp, mpmath.exp, ((-1, 1), (-87, 88), (-708, 709)), limits=(1, 1)),
     Case(exponential.exp2, lambda x: mpmath.mpf(2) ** x, ((-1, 1), (-126, 128), (-1022, 1024)), limits=(1, 1)),
-    Case(exponential.expm1, mpmath.expm1, ((-1, 1), (-30, 88), (-50, 709)), TINY),
-    Case(exponential.logistic, lambda x: 1 / (1 + mpmath.exp(-x)), ((-3, 3), (-87, 40)), limits=(2.5, 2)),
-    Case(logarithm.log, mpmath.log, ((0.5, 2), (0, 100)), (-1100, 1100), signs=(1,), limits=(1, 1.25)),
-    Case(logarithm.log1p, mpmath.log1p, ((-0.5, 1), (-1, 100)), (-1100, 1100), signs=(1,), limits=(1.5, 1.25)),
+    Case(exponential.expm1, mpmath.expm1, ((-1, 1), (-30, 88), (-50, 709)), TINY, limits=(1, 1.25)),
+    Case(exponential.logistic, lambda x: 1 / (1 + mpmath.exp(-x)), ((-3, 3), (-87, 40)), limits=(1, 1.25)),
+    Case(logarithm.log, mpmath.log, ((0.5, 2), (0, 100)), (-1100, 1100), signs=(1,), limits=(1, 1.25), domain=POSITIVE),
+    Case(logarithm.log1p, mpmath.log1p, ((-0.5, 1), (-1, 100)), (-1100, 1100), signs=(1,), limits=(1, 1.25),
+         domain=(-1 + 1e-7, INF)),
     Case(power.cbrt, _cbrt, ((-2, 2),), (-1100, 1100), limits=(0.6, 0.6)),
-    Case(power.rsqrt, lambda x: 1 / mpmath.sqrt(x), ((0.25, 4),), (-1100, 1100), signs=(1,), limits=(1.5, 1.5)),
-    Case(hyperbolic.sinh, mpmath.sinh, ((-1, 1), (-89, 89), (-710, 710)), TINY),
-    Case(hyperbolic.cosh, mpmath.cosh, ((-1, 1), (-89, 89), (-710, 710)), TINY),
-    Case(hyperbolic.tanh, mpmath.tanh, ((-1, 1), (-10, 10)), TINY, limits=(3, 2.5)),
-    Case(hyperbolic.asinh, mpmath.asinh, ((-2, 2),), (-1100, 1100)),
-    Case(hyperbolic.acosh, mpmath.acosh, ((1, 2), (1, 100)), (-24, 1100), origin=1.0, signs=(1,), limits=(2.5, 2.5)),
-    Case(hyperbolic.atanh, mpmath.atanh, ((-0.3, 0.3), (-1, 1)), (-24, -1), origin=1.0, signs=(-1,)),
+    Case(power.rsqrt, lambda x: 1 / mpmath.sqrt(x), ((0.25, 4),), (-1100, 1100), signs=(1,), limits=(0.9, 0.9),
+         domain=POSITIVE),
+    Case(hyperbolic.sinh, mpmath.sinh, ((-1, 1), (-89, 89), (-710, 710)), TINY, limits=(1, 1.25)),
+    Case(hyperbolic.cosh, mpmath.cosh, ((-1, 1), (-89, 89), (-710, 710)), TINY, limits=(1, 1.25)),
+    Case(hyperbolic.tanh, mpmath.tanh, ((-1, 1), (-10, 10)), TINY),
+    Case(hyperbolic.asinh, mpmath.asinh, ((-2, 2),), (-1100, 1100), limits=(1, 1.25)),
+    Case(hyperbolic.acosh, mpmath.acosh, ((1, 2), (1, 100)), (-24, 1100), origin=1.0, signs=(1,), limits=(1, 1.25),
+         domain=(1, INF)),
+    Case(hyperbolic.atanh, mpmath.atanh, ((-0.3, 0.3), (-1, 1)), (-24, -1), origin=1.0, signs=(-1,), limits=(1, 1.25),
+         domain=(-1 + 1e-7, 1 - 1e-7)),
 )
 FUNCTIONS = [case.function for case in CASES] + [power.pow]
 DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
@@ -59,7 +64,7 @@ def largest_error(got: np.ndarray, exact: list[mpmath.mpf]) -> float:
 @each_dtype
 @each_case
 def test_accuracy(case: Case, dtype: np.dtype) -> None:
-    x = case.samples(dtype, 150)
+    x = np.concatenate([case.samples(dtype, 150), hard(dtype, case.domain, np.random.default_rng(1), 40)])
     with mpmath.workprec(120):
         exact = [case.exact(mpmath.mpf(v)) for v in x.tolist()]
         error = largest_error(compiled(case.function, dtype, 8)(x), exact)
@@ -76,6 +81,18 @@ def test_accuracy_of_pow(dtype: np.dtype) -> None:
     with mpmath.workprec(140):
         exact = [mpmath.power(mpmath.mpf(v), mpmath.mpf(w)) for v, w in zip(x.tolist(), y.tolist(), strict=True)]
         assert largest_error(compiled(power.pow, dtype, 8)(x, y), exact) <= 1
+
+
+@each_dtype
+@pytest.mark.parametrize("y", [0.1875, -0.0625, 0.875, -0.625])
+def test_accuracy_of_known_powers(y: float, dtype: np.dtype) -> None:
+    """The short way of small constant exponents, at bases of all sizes."""
+    x = 2.0 ** np.random.default_rng(1).uniform(np.finfo(dtype).minexp, np.finfo(dtype).maxexp - 0.001, 2000)
+    x = x.astype(dtype)
+    got = Compiled(lambda b, v: power.pow_known(b, v, y), dtype, 8)(x)
+    with mpmath.workprec(120):
+        exact = [mpmath.power(mpmath.mpf(v), y) for v in x.tolist()]
+        assert largest_error(got, exact) <= (3 if dtype == np.float64 else 1.5 if abs(y) <= 0.2 else 2.1)
 
 
 HUGE = 1e30  # beyond what any function here gives a finite result for, where it can overflow
