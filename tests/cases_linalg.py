@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from case import Case
 from jax import lax
-from jax._src.lax.linalg import geqrf, ormqr
+from jax._src.lax.linalg import geqp3, geqrf, ormqr
 
 F32, F64, I32 = np.float32, np.float64, np.int32
 
@@ -72,6 +72,12 @@ def _factors() -> list[Case]:
             rows.append(row("qr", f"{m} x {n} {full}", qr, of(m, n), dtype=F32 if m == n else F64))
     return [
         *rows,
+        row("geqrf", "large", geqrf, of(11, 9), dtype=F32),
+        row("geqrf", "large and wide", geqrf, of(2, 9, 15)),
+        row("qr", "large", lambda a: lax.linalg.qr(a, full_matrices=False), of(12, 11), dtype=F32),
+        row("qr", "large and full", lax.linalg.qr, of(12, 10)),
+        row("qr", "tall", lambda a: lax.linalg.qr(a, full_matrices=False), of(50, 3)),
+        row("qr", "large and wide", lax.linalg.qr, of(9, 17)),
         row("lu", "computed", lambda a: lax.linalg.lu(jnp.sin(a) + a.T), of(3, 3, diagonal=1.0)),
         row("lu", "large", lax.linalg.lu, of(2, 10, 9)),
         row("lu", "large and uniform", lambda a, x: (lax.linalg.lu(a)[0] * x, lax.linalg.lu(a)[2]), of(9, 9), of()),
@@ -92,10 +98,97 @@ def _eigen() -> list[Case]:
         v, w = lax.linalg.eigh(a, symmetrize_input=False, lower=lower)
         return w, jnp.einsum("...ij,...j,...kj->...ik", v, w + jnp.arange(w.shape[-1]), v)
 
-    rows = [row("eigh", f"{n}", rebuilt, of(n, n, diagonal=1.0)) for n in (1, 2, 3, 5)]
+    rows = [row("eigh", f"{n}", rebuilt, of(n, n, diagonal=1.0)) for n in (1, 2, 3, 5, 9)]
     return [*rows, row("eigh", "upper", lambda a: rebuilt(a, lower=False), of(3, 3), dtype=F32),
+            row("eigh", "upper 6", lambda a: rebuilt(a, lower=False), of(6, 6), dtype=F32),
             row("eigh", "values", lambda a: jnp.linalg.eigvalsh(a), of(4, 4), dtype=F32),
-            row("eigh", "many", rebuilt, of(2, 3, 3))]
+            row("eigh", "values 7", lambda a: jnp.linalg.eigvalsh(a), of(7, 7), dtype=F32),
+            row("eigh", "many", rebuilt, of(2, 3, 3)), row("eigh", "many 6", rebuilt, of(2, 6, 6)),
+            row("eigh", "blocks", rebuilt, blocks), row("eigh", "in a loop", _settled, of(5, 5))]
+
+
+def blocks(dtype: Any) -> Maker:
+    """Matrices of which some are diagonal, or zero, or fall into blocks, with zeros of either sign."""
+
+    def make(rng: np.random.Generator, batch: int) -> np.ndarray:
+        x = rng.normal(size=(batch, 6, 6))
+        x[::2, :3, 3:] = x[::2, 3:, :3] = -0.0
+        x[::3] *= np.eye(6)
+        x[::5] = 0
+        return x.astype(dtype)
+
+    return make
+
+
+def _settled(a: Any) -> Any:
+    """Eigenvalues in a loop that examples leave at different times."""
+    step = lambda state: (state[0] * 1.3 + 0.1, state[1] + jnp.linalg.eigvalsh(state[0])[-1])  # noqa: E731
+    return lax.while_loop(lambda state: state[1] < 20.0, step, (a, jnp.zeros((), a.dtype)))[1]
+
+
+def _singular() -> list[Case]:
+    def rebuilt(a: Any, *, full: bool = False) -> Any:
+        """The singular values, and what does not depend on the signs of the vectors."""
+        u, s, vt = jnp.linalg.svd(a, full_matrices=full)
+        k = s.shape[-1]
+        left, right = u[..., k:], vt[..., k:, :]
+        return (s, jnp.einsum("...ij,...j,...jk->...ik", u[..., :k], s + 1 + jnp.arange(k)[::-1], vt[..., :k, :]),
+                left @ jnp.swapaxes(left, -1, -2), jnp.swapaxes(right, -1, -2) @ right)
+
+    shapes = ((1, 1), (2, 2), (3, 3), (4, 2), (2, 5), (6, 6), (9, 5), (3, 12), (40, 5))
+    rows = [row("svd", f"{m} x {n}", lambda a: rebuilt(a), of(m, n, diagonal=1.0), dtype=F64 if m < n or m > 9 else F32)
+            for m, n in shapes]
+    values = lambda a: jnp.linalg.svd(a, compute_uv=False)  # noqa: E731
+    return [*rows, row("svd", "full 4 x 2", lambda a: rebuilt(a, full=True), of(4, 2)),
+            row("svd", "full 3 x 7", lambda a: rebuilt(a, full=True), of(3, 7)),
+            row("svd", "full 8 x 6", lambda a: rebuilt(a, full=True), of(8, 6)),
+            row("svd", "values", values, of(3, 4)), row("svd", "values 6", values, of(5, 6)),
+            row("svd", "blocks", values, blocks), row("svd", "many", rebuilt, of(2, 3, 2)),
+            row("svd", "of rank one", lambda x: _of_low_rank(x, 3), of(3), dtype=F64),
+            row("svd", "of rank one 6", lambda x: _of_low_rank(x, 6), of(6), dtype=F64)]
+
+
+def _of_low_rank(x: Any, n: int) -> Any:
+    """Of a matrix of rank one: its size, its two projectors, and how orthogonal all vectors are."""
+    u, s, vt = jnp.linalg.svd(jnp.outer(x, x[::-1]))
+    return s, jnp.outer(u[:, 0], vt[0]), u.T @ u, vt @ vt.T
+
+
+def _reduced() -> list[Case]:
+    """Forms that are similar to the matrix."""
+
+    def schur(a: Any) -> Any:
+        form, vectors = lax.linalg.schur(a)
+        rebuilt = vectors @ form @ jnp.swapaxes(vectors, -1, -2)
+        return rebuilt, jnp.tril(form, -2), jnp.swapaxes(vectors, -1, -2) @ vectors
+
+    def eig(a: Any) -> Any:
+        """What does not depend on the order."""
+        w, v = lax.linalg.eig(a, compute_left_eigenvectors=False)
+        return jnp.stack([jnp.sum(w.real), jnp.sum((w**2).real), jnp.max(w.real)]), jnp.abs(a @ v - v * w)
+
+    def left(a: Any) -> Any:
+        w, v = lax.linalg.eig(a, compute_right_eigenvectors=False)
+        return jnp.abs(v.conj().T @ a - w[:, None] * v.conj().T)
+
+    rows = [row("schur", f"{n}", schur, of(n, n)) for n in (2, 3, 6)]
+    rows += [row("schur", "blocks", schur, blocks), row("schur", "many", schur, of(2, 3, 3)),
+             row("eig", "3", eig, of(3, 3)), row("eig", "left", left, of(3, 3))]
+    for n in (2, 5):
+        rows.append(row("hessenberg", f"{n}", lax.linalg.hessenberg, of(n, n)))
+        for lower in (True, False):
+            rows.append(row("tridiagonal", f"{n} {lower}", lambda a, o=lower: lax.linalg.tridiagonal(a, lower=o),
+                            of(n, n)))
+    return [*rows, row("hessenberg", "many", lax.linalg.hessenberg, of(2, 4, 4)),
+            row("tridiagonal", "many", lambda a: lax.linalg.tridiagonal(a, lower=True), of(2, 3, 3))]
+
+
+def _pivoted() -> list[Case]:
+    rows = [row("qr", f"pivoted {m} x {n} {full}", lambda a, o=full: lax.linalg.qr(a, pivoting=True, full_matrices=o),
+                of(m, n)) for m, n, full in ((3, 3, True), (5, 3, True), (2, 4, False), (9, 11, False))]
+    some_first = Case("geqp3", "some first", lambda a, order: geqp3(a, order),
+                      (matrices(4, 5, dtype=F64), lambda rng, batch: rng.integers(0, 2, (batch, 5)).astype(I32)))
+    return [*rows, some_first, row("geqp3", "many", lambda a: geqp3(a, jnp.zeros((2, 3), I32)), of(2, 4, 3))]
 
 
 def _products() -> list[Case]:
@@ -106,7 +199,13 @@ def _products() -> list[Case]:
         fun = lambda a, c, o=(left, transpose): ormqr(a, _taus(a), c, left=o[0], transpose=o[1])  # noqa: E731
         rows.append(row("ormqr", f"{left} {transpose}", fun, of(4, 2), of(4, 3) if left else of(3, 4),
                         dtype=F32 if transpose else F64))
-    return rows
+    for left, transpose in ((True, False), (False, True)):
+        fun = lambda a, c, o=(left, transpose): ormqr(a, _taus(a), c, left=o[0], transpose=o[1])  # noqa: E731
+        rows.append(row("ormqr", f"large {left}", fun, of(10, 9), of(10, 13) if left else of(3, 10)))
+    rows.append(row("householder_product", "large", lambda a: lax.linalg.householder_product(a, _taus(a)[:7]),
+                    of(12, 9)))
+    return [*rows, row("symmetric_product", "", lambda a, c: lax.linalg.symmetric_product(a, c, alpha=2.0, beta=0.5),
+                       of(3, 4), of(3, 3))]
 
 
 def _taus(a: Any) -> Any:
@@ -141,4 +240,4 @@ def _triangular(a: Any, b: Any, left: bool, lower: bool, transpose: bool, unit: 
     return lax.linalg.triangular_solve(a, b, left_side=left, lower=lower, transpose_a=transpose, unit_diagonal=unit)
 
 
-CASES = [*_factors(), *_eigen(), *_products(), *_systems()]
+CASES = [*_factors(), *_eigen(), *_singular(), *_reduced(), *_pivoted(), *_products(), *_systems()]

@@ -11,7 +11,7 @@ import lineax
 import numpy as np
 import optimistix
 import pytest
-from helpers import run_kernel
+from helpers import loop, run_kernel
 
 import lanax
 
@@ -83,7 +83,6 @@ class TestBackwardErrors:
         not_worse(jnp.linalg.solve, (a, a[:, 0]), error)
 
     def test_qr(self, family: Any, dtype: Any, n: int) -> None:
-        n = min(n, 8)
         def error(q: np.ndarray, r: np.ndarray, a: np.ndarray) -> np.ndarray:
             orthogonal = norm(np.swapaxes(q, -1, -2) @ q - np.eye(n))
             return np.maximum(norm(q @ r - a) / norm(a), orthogonal)
@@ -101,7 +100,6 @@ class TestBackwardErrors:
 
 
     def test_eigh(self, family: Any, dtype: Any, n: int) -> None:
-        n = min(n, 8)
         a = self.matrices(family, dtype, n)
         a = a + np.swapaxes(a, -1, -2)
 
@@ -112,6 +110,25 @@ class TestBackwardErrors:
         not_worse(lambda a: jax.lax.linalg.eigh(a, symmetrize_input=False), (a,), error)
 
 
+    def test_svd(self, family: Any, dtype: Any, n: int) -> None:
+        a = self.matrices(family, dtype, n)
+
+        def error(u: np.ndarray, s: np.ndarray, vt: np.ndarray, a: np.ndarray) -> np.ndarray:
+            orthogonal = norm(np.swapaxes(u, -1, -2) @ u - np.eye(n)), norm(vt @ np.swapaxes(vt, -1, -2) - np.eye(n))
+            return np.maximum(norm(u * s[..., None, :] @ vt - a) / norm(a), np.maximum(*orthogonal))
+
+        not_worse(jnp.linalg.svd, (a,), error)
+
+    def test_schur(self, family: Any, dtype: Any, n: int) -> None:
+        a = self.matrices(family, dtype, n)
+
+        def error(form: np.ndarray, z: np.ndarray, a: np.ndarray) -> np.ndarray:
+            orthogonal = norm(np.swapaxes(z, -1, -2) @ z - np.eye(n))
+            return np.maximum(norm(z @ form @ np.swapaxes(z, -1, -2) - a) / norm(a), orthogonal)
+
+        not_worse(jax.lax.linalg.schur, (a,), error)
+
+
 @pytest.mark.parametrize(("dtype", "size"), [(F32, 1e30), (F32, 1e-30), (F64, 1e300), (F64, 1e-300)])
 def test_qr_of_huge_and_tiny_matrices(dtype: Any, size: float) -> None:
     """No square overflows or vanishes."""
@@ -120,6 +137,82 @@ def test_qr_of_huge_and_tiny_matrices(dtype: Any, size: float) -> None:
         q, r = run_kernel(lambda a: jax.lax.linalg.qr(a, full_matrices=False), [a])
     np.testing.assert_allclose(q @ r, a, rtol=1e-4, atol=1e-6 * size)
     np.testing.assert_allclose(np.swapaxes(q, -1, -2) @ q, np.broadcast_to(np.eye(3), (9, 3, 3)), atol=1e-6)
+
+
+SPECIAL = np.stack([np.zeros((4, 4)), np.eye(4), np.eye(4, k=-1), np.roll(np.eye(4), 1, 0), np.ones((4, 4)),
+                    np.triu(np.ones((4, 4))), np.diag([3.0, 3, 0, -3]), np.kron(np.eye(2), [[0, 1], [-1, 0]]),
+                    np.outer([1, 2, 0, 4], [0, 1, -1, 1e-9]), 1e-9 * np.eye(4, k=1) + np.eye(4)])
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("scale", [1.0, 1e-200, 1e200])
+class TestSpecialMatrices:
+    """Zero, defective, of low rank, with equal eigenvalues of either sign; small and, in loops, larger."""
+
+    def matrices(self, size: int, scale: float) -> np.ndarray:
+        return scale * np.kron(np.eye(size), SPECIAL)
+
+    def test_svd(self, size: int, scale: float) -> None:
+        a = self.matrices(size, scale)
+        with jax.enable_x64(True):
+            u, s, vt = run_kernel(jnp.linalg.svd, [a])
+        eye = np.broadcast_to(np.eye(4 * size), a.shape)
+        np.testing.assert_allclose(s, np.linalg.svd(a, compute_uv=False), atol=1e-14 * scale)
+        np.testing.assert_allclose(u * s[:, None] @ vt, a, atol=1e-14 * scale)
+        np.testing.assert_allclose(np.swapaxes(u, -1, -2) @ u, eye, atol=1e-14)
+        np.testing.assert_allclose(vt @ np.swapaxes(vt, -1, -2), eye, atol=1e-14)
+        assert (s >= 0).all()
+        assert (np.diff(s) <= 0).all()
+
+    def test_eigh(self, size: int, scale: float) -> None:
+        a = self.matrices(size, scale)
+        a = a + np.swapaxes(a, -1, -2)
+        with jax.enable_x64(True):
+            w, v = run_kernel(jnp.linalg.eigh, [a])
+        np.testing.assert_allclose(w, np.linalg.eigvalsh(a), atol=2e-14 * scale)
+        np.testing.assert_allclose(v * w[:, None] @ np.swapaxes(v, -1, -2), a, atol=2e-14 * scale)
+        np.testing.assert_allclose(np.swapaxes(v, -1, -2) @ v, np.broadcast_to(np.eye(4 * size), a.shape), atol=2e-14)
+
+    def test_schur(self, size: int, scale: float) -> None:
+        a = self.matrices(size, scale)
+        with jax.enable_x64(True):
+            form, z = run_kernel(jax.lax.linalg.schur, [a])
+        np.testing.assert_allclose(z @ form @ np.swapaxes(z, -1, -2), a, atol=2e-14 * scale)
+        np.testing.assert_allclose(np.swapaxes(z, -1, -2) @ z, np.broadcast_to(np.eye(4 * size), a.shape), atol=2e-14)
+        assert not np.tril(form, -2).any()
+        below = np.diagonal(form, -1, 1, 2)
+        assert not (below[:, 1:] * below[:, :-1]).any()  # blocks of two rows at most, with equal elements
+        above, diagonal = np.diagonal(form, 1, 1, 2), np.diagonal(form, 0, 1, 2)
+        pairs = below != 0
+        assert (diagonal[:, 1:] == diagonal[:, :-1])[pairs].all()
+        assert (np.sign(above) == -np.sign(below))[pairs].all()
+
+
+def test_conjugate_pairs_are_exact() -> None:
+    with jax.enable_x64(True):
+        w, v = lanax.vmap(jnp.linalg.eig)(numbers(40, 3, 3))
+    assert (np.sort_complex(w) == np.sort_complex(np.conj(w))).all()
+    positive = np.asarray(w).imag > 0
+    following = np.roll(positive, 1, -1)
+    assert positive.any()
+    np.testing.assert_array_equal(w[following], np.conj(w[positive]))
+    columns = np.swapaxes(v, -1, -2)
+    np.testing.assert_array_equal(columns[following], np.conj(columns[positive]))
+    largest = np.take_along_axis(columns, np.abs(columns).argmax(-1)[..., None], -1)
+    assert not largest.imag.any()
+    np.testing.assert_allclose(np.linalg.norm(v, axis=-2), 1.0, rtol=1e-14)
+
+
+def test_cholesky_update() -> None:
+    """`jax.vmap` has no rule for it."""
+    def updated(a: Any) -> Any:
+        r = jnp.linalg.cholesky(positive(a)).T
+        return jax.lax.linalg.cholesky_update(r, a[0]), r.T @ r + jnp.outer(a[0], a[0])
+
+    with jax.enable_x64(True):
+        got, want = run_kernel(updated, [numbers(11, 4, 4)])
+        np.testing.assert_allclose(got, loop(updated, [numbers(11, 4, 4)])[0], rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(np.swapaxes(got, -1, -2) @ got, want, rtol=1e-12, atol=1e-12)
 
 
 # -- singular matrices and NaN ---------------------------------------------------------------------------------------
@@ -143,7 +236,9 @@ def test_first_of_equal_rows_is_the_pivot() -> None:
 
 @pytest.mark.parametrize("fun", [
     jax.lax.linalg.lu, jnp.linalg.cholesky, lambda a: jnp.linalg.qr(a), lambda a: jnp.linalg.solve(a, jnp.ones(3)),
-    jnp.linalg.inv,
+    jnp.linalg.inv, jnp.linalg.svd, jnp.linalg.eigh, jax.lax.linalg.schur,
+    lambda a: jnp.linalg.svd(jnp.tile(a, (2, 2))), lambda a: jnp.linalg.eigh(jnp.tile(a, (2, 2))),
+    lambda a: jax.lax.linalg.qr(a, pivoting=True),
 ])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_what_is_not_finite_stays_in_its_example(fun: Callable[..., Any], bad: float) -> None:
@@ -162,6 +257,17 @@ def test_nan_where_cholesky_and_solutions_have_it() -> None:
     for fun in (jnp.linalg.cholesky, jnp.linalg.inv):
         got, want = run_kernel(fun, [a])[0], jax.vmap(fun)(a)
         np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+
+
+@pytest.mark.parametrize("fun", [jnp.linalg.svd, jnp.linalg.eigh, jax.lax.linalg.schur])
+@pytest.mark.parametrize("copies", [1, 2])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_all_is_nan_where_a_matrix_is_not_finite(fun: Callable[..., Any], copies: int, bad: float) -> None:
+    a = np.ones((3, 3 * copies, 3 * copies), F32)
+    a[1, 1, 1] = bad
+    for x in run_kernel(fun, [a]):
+        assert np.isnan(x[1]).all()
+        assert not np.isnan(x[::2]).any()
 
 
 # -- programs --------------------------------------------------------------------------------------------------------
@@ -191,7 +297,14 @@ def positive(x: Any) -> Any:
     lambda a: jax.scipy.linalg.expm(a / 4),
     lambda a: jax.grad(lambda x: jnp.linalg.slogdet(positive(x))[1])(a),
     lambda a: jax.jacfwd(lambda x: jnp.linalg.solve(x, x[0] ** 2))(a),
-], ids=["inv", "det", "slogdet", "qr", "cholesky", "cho_solve", "lu_solve", "triangular", "expm", "grad", "jacobian"])
+    jnp.linalg.svdvals, jnp.linalg.pinv, jnp.linalg.cond, jnp.linalg.matrix_rank, jax.scipy.linalg.polar,
+    lambda a: jnp.linalg.norm(a, ord=2), lambda a: jnp.linalg.norm(a, ord="nuc"), jax.scipy.linalg.lu,
+    lambda a: jnp.linalg.lstsq(a[:, :2], a[:, 2]), lambda a: jnp.linalg.matrix_power(a, -2),
+    lambda a: jax.scipy.linalg.hessenberg(a, calc_q=True), lambda a: jax.scipy.linalg.qr(a, pivoting=True),
+    jax.grad(lambda a: jnp.sum(jnp.linalg.svdvals(a) ** 3)), jax.grad(lambda a: jnp.linalg.eigvalsh(a)[0]),
+], ids=["inv", "det", "slogdet", "qr", "cholesky", "cho_solve", "lu_solve", "triangular", "expm", "grad", "jacobian",
+        "svdvals", "pinv", "cond", "rank", "polar", "norm2", "nuclear", "lu", "lstsq", "power", "hessenberg",
+        "pivoted qr", "grad of svd", "grad of eigenvalues"])
 def test_functions(fun: Callable[..., Any]) -> None:
     same_in_one_kernel(fun, numbers(21, 4, 4))
 
@@ -238,8 +351,10 @@ def test_levenberg_marquardt() -> None:
 # -- what is left to XLA ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("fun", "reason"), [
     (lambda a: jnp.linalg.inv(jnp.tile(a, (11, 11)) + jnp.eye(33)), "33 x 33 is left to XLA"),
-    (lambda a: jnp.linalg.qr(jnp.tile(a, (3, 3))), "9 x 9 is left to XLA"),
-    (lambda a: jax.lax.linalg.qr(a, pivoting=True), "pivoting"),
+    (lambda a: jnp.linalg.qr(jnp.tile(a, (11, 11))), "33 x 33 is left to XLA"),
+    (lambda a: jnp.linalg.svd(jnp.tile(a, (7, 7))), "21 x 21 is left to XLA"),
+    (lambda a: jax.lax.linalg.svd(a, algorithm=jax.lax.linalg.SvdAlgorithm.JACOBI), "not for CPUs"),
+    (lambda a: jnp.linalg.eigvals(jnp.tile(a, (6, 6))), "no lowering rule"),
 ])
 def test_reasons(fun: Callable[..., Any], reason: str) -> None:
     assert any(reason in str(miss) for miss in lanax.explain(lanax.vmap(fun), numbers(5, 3, 3).astype(F32)).misses)

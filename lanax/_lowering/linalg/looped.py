@@ -3,136 +3,95 @@ are in scratch of their own, so every lane may write."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from llvmlite import ir
 
 from lanax._llvm import types as t
 from lanax._llvm.memory import Index
 from lanax._lowering.arrays import Memory
 from lanax._lowering.emitter import Emitter
+from lanax._lowering.fold import each
 from lanax._lowering.linalg.gauss import smallest
-
-Position = tuple[Index, ...]
-#: An element of a matrix, by row and column.
-Read = Callable[[Index, Index], ir.Value]
+from lanax._lowering.linalg.loops import Values, as_i64, each_block, each_of, like_lanes, span, swap_elements
 
 
-def _after(b: Emitter, first: Index, end: int, fn: Callable[[Index], None]) -> None:
-    """`fn(i)` for i = first, first + 1, ..., end - 1."""
-
-    def body(i: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-        fn(b.iadd(first, i))
-        return []
-
-    trips = b.isub(end, first) if isinstance(first, int) else b.sub(b.i64(end), first)
-    b.count(trips, [], body)
-
-
-def _less_products(b: Emitter, x: ir.Value, count: Index, pair: Callable[[Index], tuple[ir.Value, ir.Value]],
-                   varying: bool) -> ir.Value:
-    """x minus the products of the pairs 0, 1, ..., count - 1."""
-
-    def body(i: ir.Value, values: list[ir.Value]) -> list[ir.Value]:
-        u, v = pair(i)
-        return [b.fma(b.neg(u), v, values[0])]
-
-    return b.count(count, [b.splat(x) if varying else x], body)[0]
-
-
-def factor_lu_in_memory(b: Emitter, a: Memory, pivots: Memory, order: Memory, at: Position) -> None:
-    """Replace the matrix at `at` by L and U, and write its pivots and its permutation. As `factor_lu`."""
-    m, n = a.shape[-2:]
+def factor_lu_in_memory(b: Emitter, a: Memory, pivots: Memory, order: Memory) -> None:
+    """Replace `a` by L and U, and write its pivots and its permutation. As `factor_lu`."""
+    m, n = a.shape
     kind = t.lane_type(order.dtype).lane
     assert isinstance(kind, ir.IntType)
-    b.for_each((m,), lambda i: order.put((*at, i), b.const(kind, i) if isinstance(i, int) else b.resize_int(i, kind)))
+    each_of(b, 0, m, lambda i: order.put((i,), b.resize_int(as_i64(b, i), kind)))
 
     def column(k: Index) -> None:
-        largest, pivot = _find_pivot(b, a, at, k)
-        pivots.put((*at, k), b.resize_int(pivot, kind))
-        for memory, places in ((a, n), (order, None)):
-            _swap(b, memory, at, k, pivot, places)
-        divisor = b.select(b.ge(largest, smallest(largest)), a.at(*at, k, k), 1.0)
-        _after(b, b.iadd(k, 1), m, lambda i: row(k, i, divisor))
+        largest, pivot = _find_pivot(b, a, k)
+        pivots.put((k,), b.resize_int(pivot, kind))
+        swap_elements(order, (k,), (pivot,))
+        each_of(b, 0, n, lambda j: swap_elements(a, (k, j), (pivot, j)))
+        divisor = b.select(b.ge(largest, smallest(largest)), a.at(k, k), 1.0)
+        each_of(b, b.iadd(k, 1), m, lambda i: row(k, i, divisor))
 
     def row(k: Index, i: Index, divisor: ir.Value) -> None:
-        factor = b.div(a.at(*at, i, k), divisor)
-        a.put((*at, i, k), factor)
+        factor = b.div(a.at(i, k), divisor)
+        a.put((i, k), factor)
         less = b.neg(factor)
-        _after(b, b.iadd(k, 1), n,
-               lambda j: a.put((*at, i, j), b.fma(less, a.at(*at, k, j), a.at(*at, i, j))))
+        each_of(b, b.iadd(k, 1), n, lambda j: a.put((i, j), b.fma(less, a.at(k, j), a.at(i, j))))
 
-    _after(b, 0, min(m, n), column)
+    each_of(b, 0, min(m, n), column)
 
 
-def _find_pivot(b: Emitter, a: Memory, at: Position, k: Index) -> tuple[ir.Value, ir.Value]:
+def _find_pivot(b: Emitter, a: Memory, k: Index) -> tuple[ir.Value, ir.Value]:
     """The largest size in column `k` from row `k` on, and the first row that has it, as i64."""
 
-    def body(i: ir.Value, values: list[ir.Value]) -> list[ir.Value]:
-        row = b.add(i, k)
-        size = b.fabs(a.at(*at, row, k))
+    def compare(i: Index, values: Values) -> Values:
+        size = b.fabs(a.at(i, k))
         larger = b.gt(size, values[0])
-        return [b.select(larger, size, values[0]), b.select(larger, row, values[1])]
+        return [b.select(larger, size, values[0]), b.select(larger, as_i64(b, i), values[1])]
 
-    first = b.i64(k) if isinstance(k, int) else k
-    start = [b.fabs(a.at(*at, k, k)), first]
-    largest, pivot = b.count(b.sub(b.i64(a.shape[-2]), first), [b.splat(x) if a.varying else x for x in start], body)
+    start = like_lanes(b, a, b.fabs(a.at(k, k)), as_i64(b, k))
+    largest, pivot = span(b, b.iadd(k, 1), a.shape[0], start, compare)
     return largest, pivot
 
 
-def _swap(b: Emitter, x: Memory, at: Position, k: Index, pivot: ir.Value, places: int | None) -> None:
-    """Exchange element, or row, `k` with `pivot`, which differs from lane to lane."""
-
-    def exchange(*j: Index) -> None:
-        upper, lower = x.at(*at, k, *j), x.at(*at, pivot, *j)
-        x.put((*at, pivot, *j), upper)
-        x.put((*at, k, *j), lower)
-
-    if places is None:
-        exchange()
-    else:
-        _after(b, 0, places, exchange)
-
-
-def factor_cholesky_in_memory(b: Emitter, read: Read, out: Memory, at: Position) -> None:
-    """Write L of A = L L^T at `at`, where `out` is zero. As `factor_cholesky`."""
-    n = out.shape[-1]
+def factor_cholesky_in_memory(b: Emitter, a: Memory, out: Memory) -> None:
+    """Write L of A = L L^T. As `factor_cholesky`."""
+    n, zero = out.shape[0], b.constant(0, out.dtype)
+    each(b, out.shape, lambda *i: out.put(i, zero))
 
     def rest(i: Index, j: Index) -> ir.Value:
-        return _less_products(b, read(i, j), j, lambda k: (out.at(*at, i, k), out.at(*at, j, k)), out.varying)
+        (total,) = span(b, 0, j, like_lanes(b, out, zero), lambda k, x: [b.fma(out.at(i, k), out.at(j, k), x[0])])
+        return b.sub(a.at(i, j), total)
 
-    def column(j: ir.Value, values: list[ir.Value]) -> list[ir.Value]:
+    def column(j: Index, values: Values) -> Values:
         square = rest(j, j)
         root = b.sqrt(square)
-        out.put((*at, j, j), root)
-        _after(b, b.iadd(j, 1), n, lambda i: out.put((*at, i, j), b.div(rest(i, j), root)))
+        out.put((j, j), root)
+        each_of(b, b.iadd(j, 1), n, lambda i: out.put((i, j), b.div(rest(i, j), root)))
         return [b.or_(values[0], b.le(square, 0.0))]
 
     no: ir.Value = ir.Constant(t.I1, 0)
-    (failed,) = b.count(n, [b.splat(no) if out.varying else no], column)
-
-    def mark(i: Index) -> None:
-        b.count(b.add(i, b.i64(1)), [], lambda j, _: _nothing(
-            out.put((*at, i, j), b.select(failed, float("nan"), out.at(*at, i, j)))))
-
-    _after(b, 0, n, mark)
+    (failed,) = span(b, 0, n, like_lanes(b, out, no), column)
+    each_of(b, 0, n, lambda i: each_of(b, 0, b.iadd(i, 1), lambda j: out.put(
+        (i, j), b.select(failed, float("nan"), out.at(i, j)))))
 
 
-def _nothing(_: None) -> list[ir.Value]:
-    return []
-
-
-def solve_triangular_in_memory(b: Emitter, read: Read, n: int, x: Memory, place: Callable[[Index], Position],
-                               lower: bool, unit_diagonal: bool) -> None:
-    """Replace one right-hand side, whose element i is at `place(i)` of `x`, by the solution. As `solve_triangular`."""
+def solve_triangular_in_memory(b: Emitter, a: Memory, x: Memory, lower: bool, unit_diagonal: bool) -> None:
+    """Replace the right-hand sides, the columns of `x`, by the solutions. As `solve_triangular`."""
+    n = a.shape[0]
 
     def turned(i: Index) -> Index:
         return i if lower else b.isub(n - 1, i) if isinstance(i, int) else b.sub(b.i64(n - 1), i)
 
-    def row(i: Index) -> None:
-        here = turned(i)
-        value = _less_products(b, x.at(*place(here)), i,
-                               lambda k: (read(here, turned(k)), x.at(*place(turned(k)))), x.varying)
-        x.put(place(here), value if unit_diagonal else b.div(value, read(here, here)))
+    def solve(columns: list[Index]) -> None:
+        def row(i: Index) -> None:
+            here = turned(i)
 
-    _after(b, 0, n, row)
+            def subtract(k: Index, values: Values) -> Values:
+                factor = b.neg(a.at(here, turned(k)))
+                return [b.fma(factor, x.at(turned(k), j), v) for j, v in zip(columns, values, strict=True)]
+
+            values = span(b, 0, i, like_lanes(b, x, *(x.at(here, j) for j in columns)), subtract)
+            for j, value in zip(columns, values, strict=True):
+                x.put((here, j), value if unit_diagonal else b.div(value, a.at(here, here)))
+
+        each_of(b, 0, n, row)
+
+    each_block(b, 0, x.shape[1], solve)
