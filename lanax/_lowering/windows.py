@@ -13,7 +13,7 @@ from llvmlite import ir
 
 from lanax._llvm import types as t
 from lanax._llvm.memory import Index
-from lanax._lowering.arrays import UNROLL, Array, Buffer, Elements, Lazy, is_cheap
+from lanax._lowering.arrays import UNROLL, Array, Buffer, Elements, Lazy, Memory, is_cheap
 from lanax._lowering.emitter import Emitter
 
 #: An unrolled array of up to this many elements is read at varying indices by selects; a larger one, where it is read
@@ -137,6 +137,22 @@ def readable(b: Emitter, x: Array, times: int) -> Array:
     if isinstance(x, Lazy):
         return x if times <= 1 or is_cheap(x) else b.stored(x)
     return b.indexable(x)
+
+
+def repeatable(b: Emitter, x: Array, times: float) -> Array:
+    """The array in a form that a loop can read `times` times over.
+
+    Memory that is not the kernel's own may be an input whose lanes lie apart: gathered once, not again and again.
+    """
+    if isinstance(x, Elements):
+        return b.indexable(x)
+    if isinstance(x, Lazy):
+        return x if times == 1 or is_cheap(x) else b.stored(x)
+    if times > 2 and x.varying and isinstance(x, Memory) and not x.owned:
+        out = b.allocate(x.shape, x.dtype, x.varying)
+        b.copy(x, out)
+        return out
+    return x
 
 
 def aside(b: Emitter, x: Array, buffer: Buffer) -> Array:
