@@ -5,13 +5,18 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import sys
+import textwrap
 from collections.abc import Iterable
 from typing import Any
 
+import jax
 from rich.table import Table
 
 from lanax._commands.console import console
+from lanax._complex.registry import COMPOSED, PARTWISE
+from lanax._jax import installed_primitives
 from lanax._lowering import rules as _rules
+from lanax._lowering.catalogue import NOT_NUMERIC, OTHER_PLATFORMS, REASONS
 from lanax._lowering.registry import COMPOSITIONS, RULES
 from lanax._trace import CALLS, IDENTITIES
 
@@ -41,8 +46,30 @@ What each primitive of JAX becomes in a kernel. JAX's functions are made of thes
 the element is read where it lies.
 
 Whatever has no row is replaced by the jaxpr of the primitive's own `impl`, where that is written in JAX, or else runs
-under `jax.vmap`, and `lanax.explain` names it. So do equations on values without a lane form: complex numbers, integers
-and floats of less than 8 bits, 8-bit floats, random keys other than threefry's, and very large arrays.
+under `jax.vmap`, and `lanax.explain` names it. So do equations on values without a lane form: integers and
+floats of less than 8 bits, 8-bit floats, and very large arrays.
+"""
+
+OTHERS = """
+## What is not in lanes
+
+At least 95 % of the numeric primitives of JAX are in lanes; `python -m lanax primitives` prints the figure for the JAX
+that is installed. These are not, or not always:
+
+"""
+
+NOT_COUNTED = """
+Not counted are calls, JAX's languages for kernels on other processors, and what is not numeric. Some of it has a place
+in a kernel all the same, and then a row above:
+
+"""
+
+COMPLEX = """
+## Complex numbers
+
+A complex value is two real ones in a kernel. These primitives take complex values, beside loops and branches, and
+become real ones of the table above. Matrices have at most 16 rows and columns.
+
 """
 
 
@@ -65,13 +92,53 @@ def run(markdown: bool) -> int:
     for row in table():
         shown.add_row(*dataclasses.astuple(row))
     console().print(shown)
+    share = coverage()
+    console().print(f"jax {jax.__version__}: {len(share.in_lanes)} of {len(share.numeric)} numeric primitives are in "
+                    f"lanes ({share.percent:.0f} %).")
+    for name in sorted(share.numeric - share.in_lanes):
+        console().print(f"  not in lanes: {name}: {REASONS.get(name, 'no lowering rule')}")
     return 0
 
 
 def as_markdown() -> str:
     """The page `docs/primitives.md`."""
     rows = [(f"`{row.primitive}`", row.becomes, row.cost, row.notes) for row in table()]
-    return INTRODUCTION + "\n" + "".join(map(_line, [HEADINGS, ["---"] * len(HEADINGS), *rows]))
+    page = INTRODUCTION + "\n" + "".join(map(_line, [HEADINGS, ["---"] * len(HEADINGS), *rows]))
+    page += OTHERS + "".join(_item(f"`{name}`: {reason}.") for name, reason in sorted(REASONS.items()))
+    page += NOT_COUNTED + "".join(
+        _item(f"{kind}: " + ", ".join(f"`{name}`" for name in sorted(names))) for kind, names in NOT_NUMERIC.items())
+    return page + COMPLEX + textwrap.fill(", ".join(f"`{name}`" for name in complex_primitives()), 118) + "\n"
+
+
+def _item(text: str) -> str:
+    return textwrap.fill(text, 118, initial_indent="- ", subsequent_indent="  ") + "\n"
+
+
+@dataclasses.dataclass(frozen=True)
+class Coverage:
+    """What of the installed JAX is numeric, and what of that is in lanes, by names."""
+
+    numeric: frozenset[str]
+    in_lanes: frozenset[str]
+
+    @property
+    def percent(self) -> float:
+        """The share that is in lanes."""
+        return 100.0 * len(self.in_lanes) / len(self.numeric)
+
+
+def coverage() -> Coverage:
+    """Counts the primitives of the installed JAX: a numeric one is in lanes where it has a row of the table, or the
+    rules of complex numbers take it."""
+    counted = {name for name, counts in installed_primitives(OTHER_PLATFORMS).items() if counts}
+    numeric = counted.difference(*NOT_NUMERIC.values(), CALLS, IDENTITIES)
+    known = {row.primitive for row in table()} | set(complex_primitives())
+    return Coverage(frozenset(numeric), frozenset(numeric & known))
+
+
+def complex_primitives() -> list[str]:
+    """The primitives that take complex values."""
+    return sorted({"imag", "real", *COMPOSED, *PARTWISE})
 
 
 def _line(cells: Iterable[str]) -> str:

@@ -1,4 +1,5 @@
-"""Arrays of random keys: in a kernel they are arrays of their words, with a trailing axis."""
+"""Arrays of random keys and of complex numbers: in a kernel they are arrays of their words, or parts, with a trailing
+axis."""
 
 from __future__ import annotations
 
@@ -15,6 +16,11 @@ from lanax._lowering.context import Context, Rule
 def is_key(aval: Any) -> bool:
     """Whether a type is of random keys."""
     return jax.numpy.issubdtype(aval.dtype, jax.dtypes.prng_key)
+
+
+def is_complex(aval: Any) -> bool:
+    """Whether a type is of complex numbers: in a kernel, inputs and results only."""
+    return getattr(aval.dtype, "kind", "") == "c"
 
 
 def words_shape(aval: Any) -> tuple[int, ...]:
