@@ -3,21 +3,27 @@ computes."""
 
 from __future__ import annotations
 
+import collections
 import ctypes
 import dataclasses
 import functools
+import hashlib
 import os
 import platform
 import re
 import struct
 import threading
+import weakref
+from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import jax
+import numpy as np
 
-from lanax._errors import UnsupportedJaxError
-from lanax._runtime.jit import Compiled, compile_module, link
+from lanax._errors import LanaxError, UnsupportedJaxError
+from lanax._runtime.jit import Compiled, compile_module
 from lanax._target import host
 
 #: XLA's FFI version that handler.ll follows; XLA accepts older minor versions than its own.
@@ -26,10 +32,10 @@ _MAJOR, _MINOR = 0, 3
 #: The file that knows a processor, by Python's name for it.
 _PROCESSORS = {"x86_64": "x86", "amd64": "x86", "aarch64": "arm64", "arm64": "arm64"}
 
-_lock = threading.RLock()
+#: What XLA calls; an attribute of the call says which kernel it means.
+TARGET = "lanax_kernel"
 
-# XLA keeps a target for as long as the process lives, so what a target needs is never let go.
-_registered: dict[str, tuple[Compiled, object]] = {}
+_lock = threading.RLock()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,21 +81,73 @@ class Descriptor:
         return struct.pack("=10q", kernel_address, self.args, self.rets, self.scratch, *axis, *schedule)
 
 
-def register(name: str, kernel_address: int, descriptor: Descriptor, owner: object = None) -> None:
-    """Makes a kernel the target `name` of XLA's custom calls on CPU, for as long as the process lives.
+class _Record(ctypes.Structure):
+    """What kernels.ll knows as `%kernel`."""
 
-    `owner` is what keeps the kernel's code alive (a `Compiled`). Raises ValueError where `name` is taken.
+    _fields_ = (("number", ctypes.c_int64), ("references", ctypes.c_int64), ("next", ctypes.c_void_p),
+                ("descriptor", ctypes.c_byte * 80))
+
+
+class Loaded:
+    """A kernel that XLA can be told to call by its number, for as long as this object lives.
+
+    Executables of XLA that call it keep it for themselves; it is freed when neither they nor this object are left.
     """
+
+    def __init__(self, number: int, record: _Record, code: Compiled):
+        self.number = number
+        self.code = code
+        weakref.finalize(self, _dropped.append, (record, code)).atexit = False
+
+    def __reduce__(self) -> Any:
+        raise LanaxError(
+            "an executable that calls kernels of lanax cannot be serialized: the kernels are in this process alone. To "
+            "start fast elsewhere, compile again with JAX's compilation cache and lanax's, which keep both on disk; to "
+            "ship a program, use `jax.export`, whose programs hold no kernels.")
+
+
+_loaded: weakref.WeakValueDictionary[int, Loaded] = weakref.WeakValueDictionary()
+# Kernels whose `Loaded` is gone, which executables may still call. A finaliser may run anywhere, so it adds to a list
+# and takes no lock.
+_dropped: collections.deque[tuple[_Record, Compiled]] = collections.deque()
+
+
+def load(identity: str, kernel: str, code: Compiled, descriptor: Descriptor) -> Loaded:
+    """The function `kernel` of some machine code as one that XLA can be told to call.
+
+    Args:
+      identity: names what it computes and how, in every process: the same identity gives the same kernel.
+      kernel: the function.
+      code: where it is.
+      descriptor: how to call it.
+    """
+    # Not 0, which the handler takes for none.
+    number = int.from_bytes(hashlib.sha256(f"{identity}\0{descriptor}".encode()).digest()[:8], "big", signed=True) or 1
     with _lock:
-        if name in _registered:
-            raise ValueError(f"a custom call target named `{name}` is registered already")
-        handler = link(_thunk().object_code, _thunk().symbols, host())
-        packed = descriptor.pack(kernel_address)
-        ctypes.memmove(handler.address("lanax_descriptor"), packed, len(packed))
-        ctypes.c_void_p.from_address(handler.address("lanax_routine")).value = _routine().address("lanax_execute")
-        capsule = jax.ffi.pycapsule(handler.address("lanax_handler"))
-        jax.ffi.register_ffi_target(name, capsule, platform="cpu")
-        _registered[name] = handler, owner
+        free_dropped()
+        found = _loaded.get(number)
+        if found is None:
+            record = _Record(number, 0, None)
+            packed = descriptor.pack(code.address(kernel))
+            ctypes.memmove(ctypes.addressof(record) + _Record.descriptor.offset, packed, len(packed))
+            _function("lanax_add", None)(ctypes.addressof(record))
+            found = _loaded[number] = Loaded(number, record, code)
+        return found
+
+
+def free_dropped() -> int:
+    """Free the kernels that nothing can call any more; how many are left that executables alone keep."""
+    with _lock:
+        for _ in range(len(_dropped)):
+            record, code = _dropped.popleft()
+            if not _function("lanax_remove", ctypes.c_int)(ctypes.addressof(record)):
+                _dropped.append((record, code))
+        return len(_dropped)
+
+
+def call(loaded: Loaded, shapes: Sequence[jax.ShapeDtypeStruct], args: Sequence[Any]) -> Sequence[Any]:
+    """XLA's custom call of a kernel, which must live until XLA has compiled it."""
+    return jax.ffi.ffi_call(TARGET, shapes)(*args, kernel=np.int64(loaded.number))
 
 
 def pool_threads() -> int:
@@ -104,14 +162,25 @@ def pool_threads() -> int:
 
 @functools.cache
 def _routine() -> Compiled:
-    """The routine that all handlers share."""
+    """The routine that all kernels share, registered with XLA; it is never unloaded."""
     processor = _PROCESSORS.get(platform.machine().lower(), "other")
-    return compile_module(_text("handler.ll", "threads.ll", f"processor_{processor}.ll"), host())
+    text = _text("handler.ll", "kernels.ll", "threads.ll", f"processor_{processor}.ll")
+    routine = compile_module(text, host(), "the handler")
+    state = {"type_id": routine.address("lanax_state_type"), "type_info": routine.address("lanax_state_info")}
+    stages = {stage: routine.address(f"lanax_{stage}") for stage in ("instantiate", "execute")}
+    jax.ffi.register_ffi_type(TARGET, _capsules(state), platform="cpu")
+    jax.ffi.register_ffi_target(TARGET, _capsules(stages), platform="cpu")
+    return routine
+
+
+def _capsules(addresses: dict[str, int]) -> Any:
+    return {name: jax.ffi.pycapsule(address) for name, address in addresses.items()}
 
 
 @functools.cache
-def _thunk() -> Compiled:
-    return compile_module(_text("thunk.ll"), host())
+def _function(name: str, result: Any) -> Callable[[int], Any]:
+    """A function of the routine that takes a kernel's record."""
+    return ctypes.CFUNCTYPE(result, ctypes.c_void_p)(_routine().address(name))
 
 
 def _text(*names: str) -> str:

@@ -1,13 +1,16 @@
 ; Runs a kernel for XLA: splits the examples into chunks and shares them with XLA's own thread pool.
 ;
 ; It follows xla/ffi/api/c_api.h, API version 0.3 and later minor versions, on 64-bit machines. One copy serves every
-; kernel of the process. threads.ll is appended, and a file of the processor's own.
+; kernel of the process. kernels.ll and threads.ll are appended, and a file of the processor's own.
 
 ; ---- XLA's structs -----------------------------------------------------------------------------------------------
 
 ; size and extensions stand at the head of every struct
-%call_frame = type { i64, ptr, ptr, ptr, i32, %values, %values }   ; ..., api, context, stage, arguments, results
+; ..., api, context, stage, arguments, results, attributes
+%call_frame = type { i64, ptr, ptr, ptr, i32, %values, %values, %attributes }
 %values = type { i64, ptr, i64, ptr, ptr }                         ; ..., count, kinds, items
+%attributes = type { i64, ptr, i64, ptr, ptr, ptr }                ; ..., count, kinds, names, items
+%scalar = type { i32, ptr }                                        ; dtype, value
 %buffer = type { i64, ptr, i32, ptr, i64, ptr }                    ; ..., dtype, data, rank, dims
 %api = type { i64, ptr, %version, ptr, [18 x ptr] }                ; ..., version, internal, functions
 %version = type { i64, ptr, i32, i32 }                             ; ..., major, minor
@@ -17,6 +20,8 @@
 %error_destroy = type { i64, ptr, ptr }                            ; ..., error
 %schedule = type { i64, ptr, ptr, ptr, ptr }                       ; ..., context, task, data
 %num_threads = type { i64, ptr, ptr, ptr }                         ; ..., context, result
+%state = type { i64, ptr, ptr, i32, ptr, ptr }                     ; ..., context, stage, type, state
+%type_info = type { i64, ptr, ptr }                                ; ..., deleter
 
 ; ---- our structs -------------------------------------------------------------------------------------------------
 
@@ -26,6 +31,9 @@
 ;   4 the argument and 5 the dimension of it that have the batch's size
 ;   6 lanes  7 chunk (0: automatic)  8 threads at most (0: all)  9 grain: examples worth another thread
 %descriptor = type { ptr, i64, i64, i64, i64, i64, i64, i64, i64, i64 }
+
+; A kernel of this process: its number, references (atomic), the next in the list, its descriptor.
+%kernel = type { i64, i64, ptr, %descriptor }
 
 ; A call that several threads share. It is freed with the last reference: a task may start after the call returned.
 ;   0 references  1 next chunk to claim  2 chunks done (these three atomic)
@@ -44,17 +52,26 @@ declare i64 @llvm.smax.i64(i64, i64)
 ; ---- the handler -------------------------------------------------------------------------------------------------
 
 ; Returns null or an XLA error.
-define ptr @lanax_execute(ptr %frame, ptr %descriptor) {
+define ptr @lanax_execute(ptr %frame) {
 entry:
-  %extension_at = getelementptr %call_frame, ptr %frame, i64 0, i32 1
-  %extension = load ptr, ptr %extension_at
-  %asks = call i1 @answer_metadata(ptr %extension)
-  br i1 %asks, label %answered, label %count
+  %asks = call i1 @answer_metadata(ptr %frame)
+  br i1 %asks, label %answered, label %find
 
 answered:
   ret ptr null
 
+find:
+  %state = alloca ptr
+  %lost = call ptr @get_state(ptr %frame, ptr %state)
+  %found = icmp eq ptr %lost, null
+  br i1 %found, label %count, label %no_state
+
+no_state:
+  ret ptr %lost
+
 count:
+  %kernel = load ptr, ptr %state
+  %descriptor = getelementptr %kernel, ptr %kernel, i64 0, i32 3
   %args_at = getelementptr %call_frame, ptr %frame, i64 0, i32 5, i32 2
   %args = load i64, ptr %args_at
   %rets_at = getelementptr %call_frame, ptr %frame, i64 0, i32 6, i32 2
@@ -121,8 +138,10 @@ finish:
 }
 
 ; XLA's first call of a handler asks for its version: whether this is such a call.
-define internal i1 @answer_metadata(ptr %first) alwaysinline {
+define internal i1 @answer_metadata(ptr %frame) alwaysinline {
 entry:
+  %first_at = getelementptr %call_frame, ptr %frame, i64 0, i32 1
+  %first = load ptr, ptr %first_at
   br label %look
 
 look:
@@ -150,6 +169,9 @@ yes:
   store i32 3, ptr %minor_at
   %traits_at = getelementptr %metadata, ptr %metadata, i64 0, i32 2
   store i32 0, ptr %traits_at
+  %type_at = getelementptr %metadata, ptr %metadata, i64 0, i32 3
+  %type = load i64, ptr @lanax_state_type
+  store i64 %type, ptr %type_at
   ret i1 true
 
 no:
@@ -225,7 +247,7 @@ define internal ptr @context(ptr %frame) alwaysinline {
   ret ptr %context
 }
 
-; 0 Error_Create, 2 Error_Destroy, 11 ThreadPool_Schedule, 12 ThreadPool_NumThreads.
+; 0 Error_Create, 2 Error_Destroy, 7 State_Set, 8 State_Get, 11 ThreadPool_Schedule, 12 ThreadPool_NumThreads.
 define internal ptr @api_function(ptr %frame, i64 %index) alwaysinline {
   %api_at = getelementptr %call_frame, ptr %frame, i64 0, i32 2
   %api = load ptr, ptr %api_at

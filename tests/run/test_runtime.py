@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import gc
 import itertools
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import lanax
 from lanax._errors import CompileError, UnsupportedJaxError
+from lanax._pipeline import stages
 from lanax._runtime import ffi, jit
 from lanax._runtime.ffi import Descriptor
 from lanax._target import host
@@ -76,11 +81,10 @@ _names = itertools.count()
 def kernel(ir: dict[str, str], **descriptor):
     """A JAX function that runs `ir` as a custom call on a vector of float32."""
     compiled = jit.compile_module(KERNEL.format(**{"setup": "", "type": "float"} | ir), host())
-    name = f"lanax_test_{next(_names)}"
     given = {"args": 1, "rets": 1, "axis_arg": 0, "axis_dim": 0, "lanes": LANES} | descriptor
-    ffi.register(name, compiled.address("kernel"), Descriptor(**given), compiled)
+    loaded = ffi.load(f"test {next(_names)}", "kernel", compiled, Descriptor(**given))
     dtype = jnp.int32 if ir.get("type") == "i32" else jnp.float32
-    return lambda x: jax.ffi.ffi_call(name, jax.ShapeDtypeStruct(x.shape, dtype))(x)
+    return lambda x: ffi.call(loaded, [jax.ShapeDtypeStruct(x.shape, dtype)], [x])[0]
 
 
 def batch(n: int) -> np.ndarray:
@@ -122,6 +126,16 @@ def test_no_more_threads_than_the_cap(cap):
     f = jax.jit(kernel(THREAD, threads=cap, chunk=LANES))
     for _ in range(5):
         assert 1 <= len(np.unique(f(batch(64 * LANES)))) <= (cap or ffi.pool_threads())
+
+
+def test_kernels_with_different_caps_side_by_side():
+    calls = {cap: jax.jit(kernel(THREAD, threads=cap, chunk=LANES)) for cap in (1, 2)}
+
+    def work(cap: int) -> bool:
+        return all(len(np.unique(calls[cap](batch(64 * LANES)))) <= cap for _ in range(5))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, [1, 2, 1, 2]))
 
 
 def test_the_pool_helps():
@@ -181,11 +195,95 @@ def test_subnormals_are_zero_in_every_thread():
     assert (tiny * np.float32(1.5)).all(), "the caller's mode is as before"
 
 
-def test_registering_twice_is_an_error():
+# ---- how long a kernel stays -----------------------------------------------------------------------------------------
+
+
+def live() -> int:
+    """Kernels that are in this process."""
+    gc.collect()
+    return ffi.free_dropped() + len(ffi._loaded)
+
+
+def test_a_kernel_goes_with_the_last_executable_that_calls_it():
+    before = live()
+    f, g = jax.jit(kernel(TWICE)), jax.jit(kernel(TIMES_1_5))
+    x = batch(100)
+    compiled = f.lower(x).compile()
+    np.testing.assert_array_equal(g(x), 1.5 * x)
+    assert live() == before + 2
+    del f
+    assert live() == before + 2, "the executable has it"
+    np.testing.assert_array_equal(compiled(x), 2 * x)
+    del compiled, g
+    assert live() == before
+
+
+def test_a_kernel_stays_while_it_runs_though_nobody_can_call_it_any_more():
+    """Calls are dispatched in threads of XLA's, and each sleeps for some milliseconds."""
+    before, x = live(), jnp.asarray(batch(64 * LANES))
+    results = []
+    for _ in range(20):
+        f = jax.jit(kernel(THREAD, chunk=LANES, threads=2))
+        results.append(f(x))
+        del f
+        ffi.free_dropped()
+    assert all(len(np.unique(y)) <= 2 for y in results)
+    del results
+    assert live() == before
+
+
+def test_a_dropped_kernel_that_is_asked_for_again_is_another():
     compiled = jit.compile_module(KERNEL.format(setup="", type="float", **TWICE), host())
-    ffi.register("lanax_test_twice", compiled.address("kernel"), Descriptor(1, 1, 0, 0, LANES), compiled)
-    with pytest.raises(ValueError, match="`lanax_test_twice` is registered already"):
-        ffi.register("lanax_test_twice", compiled.address("kernel"), Descriptor(1, 1, 0, 0, LANES), compiled)
+    descriptor = Descriptor(1, 1, 0, 0, LANES)
+    first = ffi.load("test again", "kernel", compiled, descriptor)
+    assert ffi.load("test again", "kernel", compiled, descriptor) is first
+    shapes = [jax.ShapeDtypeStruct((100,), jnp.float32)]
+    f, number = jax.jit(functools.partial(lambda loaded, x: ffi.call(loaded, shapes, [x])[0], first)), first.number
+    np.testing.assert_array_equal(f(batch(100)), 2 * batch(100))
+    del f, first
+    second = ffi.load("test again", "kernel", compiled, descriptor)
+    assert second.number == number
+    np.testing.assert_array_equal(jax.jit(lambda x: ffi.call(second, shapes, [x])[0])(batch(100)), 2 * batch(100))
+
+
+def test_a_mapped_function_that_is_gone_leaves_no_kernel():
+    stages.cache_clear()
+    before = live()
+    for i in range(10):
+        f = jax.jit(lanax.vmap(lambda x, i=i: jax.lax.while_loop(lambda v: v < 99, lambda v: v * 2 + i + 1.5, x)))
+        want = np.asarray(f(batch(5)))
+        assert live() > before
+    stages.cache_clear()
+    assert live() == before + 1, "the last one is there"
+    np.testing.assert_array_equal(f(batch(5)), want)
+    del f
+    assert live() == before
+
+
+def test_a_kernel_that_is_not_there_is_an_error():
+    shape = jax.ShapeDtypeStruct((100,), jnp.float32)
+    jax.block_until_ready(jax.jit(kernel(TWICE))(batch(3)))  # the handler is there
+    lowered = jax.jit(lambda x: jax.ffi.ffi_call(ffi.TARGET, shape)(x, kernel=np.int64(17))).lower(batch(100))
+    with pytest.raises(Exception, match=r"NOT_FOUND.*lanax: a program calls a kernel that this process has not"):
+        lowered.compile()
+
+
+def test_unloading_gives_memory_back():
+    """Pages that are mapped for machine code."""
+
+    def mapped() -> int:
+        with open("/proc/self/maps") as lines:
+            return sum("r-xp" in line for line in lines)
+
+    if not os.path.exists("/proc/self/maps"):
+        pytest.skip("no list of pages")
+    symbols, code = jit.compile_object(COUNTER, host())
+    before = mapped()
+    kept = [jit.link(code, symbols, host()) for _ in range(50)]
+    assert mapped() >= before + 40
+    kept.clear()
+    gc.collect()
+    assert mapped() <= before + 5
 
 
 @pytest.mark.parametrize("field", ["lanes", "grain", "chunk", "scratch", "axis_arg"])
@@ -273,26 +371,25 @@ def call_next(compiled: jit.Compiled) -> int:
 
 
 def test_an_object_file_is_linked_as_often_as_asked():
-    first = jit.compile_module(COUNTER, host())
-    second = jit.link(first.object_code, first.symbols, host())
+    symbols, code = jit.compile_object(COUNTER, host())
+    first, second = (jit.link(code, symbols, host()) for _ in range(2))
     assert [call_next(first), call_next(first), call_next(second)] == [1, 2, 1]
     assert ctypes.c_int64.from_address(first.address("count")).value == 2
 
 
 def test_text_of_a_compiled_module():
-    compiled = jit.compile_module(COUNTER, host())
-    assert "define" in compiled.optimised
-    assert "next:" in compiled.asm
+    assert "define" in jit.optimised_text(COUNTER, host())
+    assert "next:" in jit.assembly(COUNTER, host())
 
 
 def test_helpers_are_inlined():
     inner = COUNTER.replace("define i64 @next() {", "define internal i64 @inner() alwaysinline {")
     outer = "define i64 @next() {\n %r = call i64 @inner()\n ret i64 %r\n}"
-    assert "@inner" not in jit.compile_module(inner + outer, host()).optimised
+    assert "@inner" not in jit.optimised_text(inner + outer, host())
 
 
 def test_masks_stay_integers_and_loops_are_one_block():
-    optimised = jit.compile_module(MASKED, host()).optimised
+    optimised = jit.optimised_text(MASKED, host())
     assert "phi <16 x i1>" not in optimised
     assert any("label %body" in line for line in optimised.split("body:")[1].splitlines() if "br i1" in line)
 
