@@ -29,3 +29,11 @@ class RuleError(LanaxError):
 
 class PlanError(LanaxError, ValueError):
     """A field of a `Plan` is out of range."""
+
+
+class SettingError(LanaxError, ValueError, AttributeError):
+    """A setting that lanax does not have, or a value that it does not take."""
+
+
+class PerformanceWarning(UserWarning):
+    """A loop, a branch or a whole function is left to XLA because something in it has no lane code."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -62,8 +65,8 @@ def test_equal_functions_compile_to_one_kernel(monkeypatch: pytest.MonkeyPatch) 
     """Each thread makes a function of its own, and they are equal; a thread may find that another was first."""
     registered: list[str] = []
     real = jit.compile_module
-    monkeypatch.setattr("lanax._pipeline.compile_module", lambda text, target: (registered.append(text),
-                                                                                real(text, target))[1])
+    monkeypatch.setattr("lanax._pipeline.compile_module", lambda text, *rest: (registered.append(text),
+                                                                                real(text, *rest))[1])
     results = at_once(lambda i: lanax.vmap(program(0.41))(batch(i)))
     for i, got in enumerate(results):
         assert_right(got, program(0.41), batch(i))
@@ -187,3 +190,59 @@ def test_a_call_inside_a_callback_of_another() -> None:
     got = jax.jit(lanax.vmap(fun))(batch(0)[:3])
     want = [nested(x - 50) for x in lanax.vmap(program(2.1))(batch(0)[:3])[0]]
     np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+#: Prints how many threads have worked on calls with caps, by the processor time that each thread has used: first each
+#: function by itself, then two of them side by side.
+WORKERS = """if True:
+    import os, threading
+    import jax, numpy as np
+    from jax import lax
+    import lanax
+
+    def program(x):
+        return lax.fori_loop(0, 1000, lambda i, v: v * 0.999 + 0.5, x)
+
+    def used():
+        found = {}
+        for task in os.listdir("/proc/self/task"):
+            with open(f"/proc/self/task/{task}/schedstat") as file:
+                found[task] = int(file.read().split()[0])
+        return found
+
+    def workers(work):
+        before = used()
+        work()
+        spent = [ns - before.get(task, 0) for task, ns in used().items()]
+        return sum(ns > 0.02 * sum(spent) for ns in spent)
+
+    x = np.ones(400_000, np.float32)
+    calls = {}
+    for cap in (1, 2, 3, None):
+        run = jax.jit(lanax.vmap(program, plan=lanax.Plan(threads=cap, lanes=8)))
+        calls[cap] = lambda run=run: jax.block_until_ready(run(x))
+        calls[cap]()
+    alone = [max(workers(calls[cap]) for _ in range(4)) for cap in calls]
+
+    def together():
+        threads = [threading.Thread(target=calls[cap]) for cap in (1, 2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    print(*alone, max(workers(together) for _ in range(4)))
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="the system does not tell what threads use")
+def test_a_cap_holds_for_each_function() -> None:
+    """In a process whose pool has five threads, whatever the machine has."""
+    given = {k: v for k, v in os.environ.items() if not k.startswith("LANAX_") or k == "LANAX_CACHE_DIR"}
+    done = subprocess.run([sys.executable, "-c", WORKERS], env=given | {"JAX_PLATFORMS": "cpu", "NPROC": "5"},
+                          capture_output=True, text=True, check=True)
+    one, two, three, free, both = map(int, done.stdout.split())
+    assert one == 1
+    assert 1 < two <= 2 < free <= 6
+    assert 1 < three <= 3
+    assert both <= 3
