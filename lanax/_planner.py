@@ -23,6 +23,10 @@ _THREAD_CYCLES = 100_000
 FEW = 2048
 #: Larger arrays are not unrolled into registers.
 _UNROLLED = 64
+#: Elements of such an array that are emitted all the same.
+_LOOPED = 16
+#: Longer programs take one vector in flight: a second one would double the time to compile them.
+_LONG = 4000
 #: By how much the gain of refilling lanes must exceed its cost, both being guesses.
 _REFILL_MARGIN = 2
 
@@ -41,6 +45,9 @@ def plan_kernel(found: Uniformity, plan: Plan, target: Target, cost: Cost, few: 
         vectors, reason = max(1, lanes // native), "given by the plan"
     else:
         vectors, reason = _vectors_in_flight(found, target, few)
+        length = _length(found.jaxpr, cost)
+        if vectors > 1 and length > _LONG:
+            vectors, reason = 1, f"{reason}; a program of about {length} instructions has enough that do not wait"
         lanes = native * vectors
     work = example_cost(found.jaxpr, cost) / max(1, native if lanes > 1 else 1)
     return KernelPlan(
@@ -122,6 +129,17 @@ def _values_in_innermost_loop(found: Uniformity) -> int | None:
         if weight > deepest or (weight == deepest and count > (values or 0)):
             deepest, values = weight, count
     return values
+
+
+def _length(jaxpr: Jaxpr, cost: Cost) -> int:
+    """Vector instructions in the kernel's text, roughly: each loop once."""
+    total = 0.0
+    for eqn in jaxpr.eqns:
+        inner = inner_jaxprs(eqn)
+        size = max((v.aval.size for v in eqn.outvars if hasattr(v.aval, "size")), default=1)
+        looped = _LOOPED / size if size > _UNROLLED else 1.0
+        total += sum(_length(j, cost) for j in inner) if inner else cost(eqn) * looped
+    return round(total)
 
 
 def example_cost(jaxpr: Jaxpr, cost: Cost) -> float:

@@ -50,6 +50,21 @@ class Control(Lanes):
             word = self.intrinsic("vector.reduce.or", ir.IntType(bits), mask, overload=mask.type)
         return self.ir.icmp_unsigned("!=", word, ir.Constant(word.type, 0))
 
+    def word(self, mask: ir.Value) -> ir.Value:
+        """A mask as the bits of an i64, lowest lane first."""
+        bits = self.of_mask(mask)
+        word = self.ir.bitcast(bits, ir.IntType(self.lanes)) if self.lanes > 1 else bits
+        return self.ir.zext(word, t.I64) if self.lanes < 64 else word
+
+    def active(self, mask: ir.Value | None) -> ir.Value:
+        """How many lanes of a mask are on, as i64; None is a mask of all, and a scalar holds for all."""
+        every = ir.Constant(t.I64, self.lanes)
+        if mask is None:
+            return every
+        if self.lanes > 1 and not isinstance(mask.type, ir.VectorType):
+            return self.select(self.of_mask(mask), every, self.like(every, 0))
+        return self.intrinsic("ctpop", t.I64, self.word(mask))
+
     def _pack(self, values: Values) -> tuple[Values, list[bool]]:
         is_bool = [isinstance(v.type, ir.VectorType) and t.bit_width(v.type) == 1 for v in values]
         return [self.to_mask(v) if b else v for v, b in zip(values, is_bool, strict=True)], is_bool

@@ -10,6 +10,7 @@ from llvmlite import ir
 
 from lanax._lowering.arrays import Array, Memory
 from lanax._lowering.emitter import Emitter
+from lanax._lowering.meter import SILENT, Counts
 
 #: Lowers an inner jaxpr: (which inner jaxpr of the equation, operands, mask) -> results, settled.
 LowerInner = Callable[[int, Sequence[Array], "ir.Value | None"], list[Array]]
@@ -29,6 +30,7 @@ class Context:
       used: for each result, whether anything reads it.
       inner: what the uniformity analysis found for the equation's inner jaxprs.
       lower_inner: lowers one of them.
+      counts: is told of trips and sides, where the kernel is profiled.
     """
 
     b: Emitter
@@ -40,6 +42,7 @@ class Context:
     used: tuple[bool, ...]
     inner: tuple[Any, ...]
     lower_inner: LowerInner
+    counts: Counts = SILENT
 
     def may_overwrite(self, position: int, value: Array) -> bool:
         """Whether operand `position` is memory that an update may change in place."""

@@ -12,6 +12,7 @@ from lanax._llvm import types as t
 from lanax._llvm.control import Control
 from lanax._llvm.memory import Index, index_add, index_mul, index_sum, load, store
 from lanax._lowering.arrays import UNROLL, Array, Buffer, Elements, Lazy, Memory, is_cheap
+from lanax._lowering.meter import Meter
 
 _ALIGN = 64
 
@@ -23,10 +24,20 @@ class Emitter(Control):
         super().__init__(builder, lanes, mask_bits)
         self.scratch = scratch
         self.scratch_bytes = 0
+        self.meter: Meter | None = None
+        self.unrolled_products = 0
 
     def one_lane(self) -> Emitter:
         """An emitter of scalar code at the same position."""
         return Emitter(self.ir, 1, None, self.scratch)
+
+    def may_unroll(self, multiply_adds: int) -> bool:
+        """Whether a product of this size may be emitted without a loop: a program has many, and the compiler's time
+        grows with all of them together."""
+        if self.unrolled_products + multiply_adds > UNROLLED_PRODUCTS:
+            return False
+        self.unrolled_products += multiply_adds
+        return True
 
     # -- index arithmetic ----------------------------------------------------------------------------------------
     def i64(self, value: int) -> ir.Constant:
@@ -233,6 +244,9 @@ class Emitter(Control):
             bit *= 2
         return values[0]
 
+
+#: Multiply-adds of products that one kernel unrolls.
+UNROLLED_PRODUCTS = 1536
 
 #: `for_each` runs up to this many elements without a loop.
 LOOP_UNROLL = 16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,8 +14,9 @@ from lanax._jax import Jaxpr, JaxprEqn, Literal, Var, source_line
 from lanax._lowering.arrays import Array, Lazy
 from lanax._lowering.context import Context, LowerInner
 from lanax._lowering.emitter import Emitter
-from lanax._lowering.keys import by_word, is_key
+from lanax._lowering.keys import by_word, is_complex, is_key
 from lanax._lowering.liveness import Liveness
+from lanax._lowering.meter import counts
 from lanax._lowering.registry import RULES
 from lanax._uniformity import Uniformity
 
@@ -35,7 +37,7 @@ def lower_jaxpr(b: Emitter, jaxpr: Jaxpr, args: Sequence[Array], uniformity: Uni
         ctx = Context(
             b, tuple(v.aval for v in eqn.invars), tuple(v.aval for v in eqn.outvars), mask, liveness.dying(i),
             tuple(env[v] for v in liveness.live_after(i) if v in env), liveness.used(i), uniformity.inner.get(i, ()),
-            _inner_lowering(b, eqn, uniformity.inner.get(i, ())),
+            _inner_lowering(b, eqn, uniformity.inner.get(i, ())), counts(b, eqn),
         )
         for var, value in zip(eqn.outvars, _apply(ctx, eqn, operands), strict=True):
             several = liveness.uses.get(var, 0) > 1
@@ -74,7 +76,7 @@ def _plain(value: Any) -> Any:
 
 
 def _has_type(value: Array, aval: Any) -> bool:
-    return is_key(aval) or (value.shape, value.dtype) == (aval.shape, aval.dtype)
+    return is_key(aval) or is_complex(aval) or (value.shape, value.dtype) == (aval.shape, aval.dtype)
 
 
 def _inner_lowering(b: Emitter, eqn: JaxprEqn, inner: tuple[Uniformity, ...]) -> LowerInner:
@@ -82,6 +84,7 @@ def _inner_lowering(b: Emitter, eqn: JaxprEqn, inner: tuple[Uniformity, ...]) ->
 
     def lower(which: int, args: Sequence[Array], mask: ir.Value | None) -> list[Array]:
         found = inner[which]
-        return [b.settled(x) for x in lower_jaxpr(b, found.jaxpr, args, found, mask)]
+        with b.meter.inside() if b.meter else contextlib.nullcontext():
+            return [b.settled(x) for x in lower_jaxpr(b, found.jaxpr, args, found, mask)]
 
     return lower

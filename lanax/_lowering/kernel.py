@@ -7,7 +7,7 @@ The kernel is `void kernel(ptr buffers, i64 begin, i64 end, i64 axis_size, ptr s
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
@@ -15,6 +15,7 @@ from lanax._llvm import types as t
 from lanax._lowering import rules as _rules
 from lanax._lowering.emitter import Emitter
 from lanax._lowering.jaxpr import lower_jaxpr
+from lanax._lowering.meter import Meter
 from lanax._lowering.operands import Operand, input_array, store_output
 from lanax._lowering.refill import RefilledLoop
 from lanax._refill import Loop
@@ -34,18 +35,23 @@ class KernelSource:
       text: the module; its entry is called `kernel`.
       lanes: examples of one step.
       scratch_bytes: memory for each thread.
+      meter: what it counts; None where it is not profiled.
     """
 
     text: str
     lanes: int
     scratch_bytes: int
+    meter: Meter | None = None
 
 
 def build_kernel(found: Uniformity, in_axes: Sequence[int | None], out_axes: Sequence[int], target: Target,
-                 lanes: int, mask_bits: int, loop: Loop | None = None, enough: int = 0) -> KernelSource:
+                 lanes: int, mask_bits: int, loop: Loop | None = None, enough: int = 0,
+                 meter: Meter | None = None) -> KernelSource:
     """The kernel of a per-example jaxpr (`found.jaxpr`: no consts), whose results all vary or are splat.
 
     Where `loop` is given, lanes that have left it are refilled as soon as not more than `enough` lanes are active.
+    Where `meter` is given, the kernel takes one buffer more: rows of counters, one for each step; a run of the kernel
+    fills the row of its first step.
     """
     jaxpr = found.jaxpr
     inputs = [Operand.of(v.aval, axis) for v, axis in zip(jaxpr.invars, in_axes, strict=True)]
@@ -53,12 +59,12 @@ def build_kernel(found: Uniformity, in_axes: Sequence[int | None], out_axes: Seq
     module = ir.Module(name="lanax", context=ir.Context())
     module.triple = target.triple
     bits = None if target.mask_registers else mask_bits
+    build = _Builder(module, inputs, outputs, lanes, bits, meter)
     if loop is not None:
-        total = _build_refilled(module, loop, inputs, outputs, lanes, bits, enough)
-        return KernelSource(_text(module), lanes, total)
-    body, used = _build_body(module, found, inputs, outputs, lanes, bits)
-    total = _build_entry(module, body, inputs, outputs, lanes, used)
-    return KernelSource(_text(module), lanes, total)
+        build.refilled(loop, enough)
+    else:
+        build.stepped(found)
+    return KernelSource(_text(module), lanes, build.scratch_bytes, meter)
 
 
 def _text(module: ir.Module) -> str:
@@ -66,94 +72,120 @@ def _text(module: ir.Module) -> str:
     return str(module).replace(" nounwind", ' nounwind "denormal-fp-math"="preserve-sign,preserve-sign"')
 
 
-def _build_refilled(module: ir.Module, loop: Loop, inputs: list[Operand], outputs: list[Operand], lanes: int,
-                    mask_bits: int | None, enough: int) -> int:
-    """The kernel of a program around its loop. Gives the scratch that it uses."""
-    signature = ir.FunctionType(t.VOID, [t.PTR] * (len(inputs) + len(outputs)) + [t.I64] * 3 + [t.PTR])
-    body = ir.Function(module, signature, "body")
-    *buffers, first, last, size, scratch = _prepared(body)
-    b = Emitter(ir.IRBuilder(body.append_basic_block("entry")), lanes, mask_bits, scratch)
-    RefilledLoop(b, loop, inputs, outputs, buffers, size, last, enough).emit(first)
-    b.ir.ret_void()
-    entry, (pointers, begin, end, total, memory) = _entry(module, len(buffers))
-    entry.ir.call(body, [*pointers, begin, end, total, memory])
-    entry.ir.ret_void()
-    return b.scratch_bytes
+Frame = tuple[Sequence[ir.Value], ir.Value, ir.Value, ir.Value, ir.Value]
 
 
-def _prepared(function: ir.Function) -> Sequence[ir.Value]:
-    """The arguments of a body; its buffers and its scratch do not overlap."""
-    function.linkage = "internal"
-    function.attributes.add("noinline")
-    function.attributes.add("nounwind")
-    for arg in function.args:
-        if isinstance(arg.type, ir.PointerType):
-            arg.add_attribute("noalias")
-    return function.args
+class _Builder:
+    """One module: a body that computes examples, and the kernel's entry, which calls it."""
 
+    def __init__(self, module: ir.Module, inputs: list[Operand], outputs: list[Operand], lanes: int,
+                 mask_bits: int | None, meter: Meter | None):
+        self.module = module
+        self.inputs, self.outputs = inputs, outputs
+        self.lanes, self.mask_bits = lanes, mask_bits
+        self.meter = meter
+        self.scratch_bytes = 0
 
-Frame = tuple[list[ir.Value], ir.Value, ir.Value, ir.Value, ir.Value]
+    def refilled(self, loop: Loop, enough: int) -> None:
+        """The kernel of a program around its loop."""
+        body, b, (buffers, first, last, size, _) = self._body()
+        operands = buffers[:len(self.inputs) + len(self.outputs)]
+        RefilledLoop(b, loop, self.inputs, self.outputs, operands, size, last, enough).emit(first)
+        self._close(b, body)
+        self._entry(lambda b, frame: b.ir.call(body, [*frame[0], *frame[1:]]))
 
+    def stepped(self, found: Uniformity) -> None:
+        """The kernel of whole steps, and of the tail on copies padded with its last example."""
+        body = self._steps(found)
 
-def _entry(module: ir.Module, count: int) -> tuple[Emitter, Frame]:
-    """The kernel's entry: an emitter in it, and its buffers, begin, end, axis_size and scratch."""
-    function = ir.Function(module, ir.FunctionType(t.VOID, [t.PTR, t.I64, t.I64, t.I64, t.PTR]), KERNEL)
-    function.attributes.add("nounwind")
-    buffers, begin, end, size, scratch = function.args
-    b = Emitter(ir.IRBuilder(function.append_basic_block("entry")), 1, None, scratch)
-    pointers = [b.ir.load(b.ir.gep(buffers, [b.i64(i)], source_etype=t.PTR), typ=t.PTR) for i in range(count)]
-    return b, (pointers, begin, end, size, scratch)
+        def run(b: Emitter, frame: Frame) -> None:
+            pointers, begin, end, size, scratch = frame
+            count = b.sub(end, begin)
+            steps, rest = b.ir.sdiv(count, b.i64(self.lanes)), b.ir.srem(count, b.i64(self.lanes))
+            with b.ir.if_then(b.gt(steps, 0)):
+                b.ir.call(body, [*pointers, begin, steps, size, scratch])
+            with b.ir.if_then(b.gt(rest, 0)):
+                self._tail(b, body, pointers, b.add(begin, b.mul(steps, self.lanes)), rest, size, scratch)
 
+        self._entry(run)
 
-def _build_body(module: ir.Module, found: Uniformity, inputs: list[Operand], outputs: list[Operand], lanes: int,
-                mask_bits: int | None) -> tuple[ir.Function, int]:
-    """`body(buffers..., first, steps, size, scratch)`: `steps` whole steps from example `first`, where `size` is the
-    length of the batch axis in the buffers. Gives the function and the scratch that it uses."""
-    pointers = len(inputs) + len(outputs)
-    function = ir.Function(module, ir.FunctionType(t.VOID, [t.PTR] * pointers + [t.I64] * 3 + [t.PTR]), "body")
-    *buffers, first, steps, size, scratch = _prepared(function)
-    b = Emitter(ir.IRBuilder(function.append_basic_block("entry")), lanes, mask_bits, scratch)
-    shared = {i: input_array(b, op, buffers[i], size, 0) for i, op in enumerate(inputs) if op.axis is None}
+    def _steps(self, found: Uniformity) -> ir.Function:
+        """`body(buffers..., first, steps, size, scratch)`: `steps` whole steps from example `first`, where `size` is
+        the length of the batch axis in the buffers."""
+        function, b, (buffers, first, steps, size, _) = self._body()
+        shared = {i: input_array(b, op, buffers[i], size, 0) for i, op in enumerate(self.inputs) if op.axis is None}
 
-    def step(i: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-        start = b.add(first, b.mul(i, lanes))
-        args = [shared[k] if k in shared else input_array(b, op, buffers[k], size, start)
-                for k, op in enumerate(inputs)]
-        results = lower_jaxpr(b, found.jaxpr, args, found, None)
-        for op, pointer, result in zip(outputs, buffers[len(inputs):], results, strict=True):
-            store_output(b, op, pointer, size, start, result)
-        return []
+        def step(i: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            start = b.add(first, b.mul(i, self.lanes))
+            args = [shared[k] if k in shared else input_array(b, op, buffers[k], size, start)
+                    for k, op in enumerate(self.inputs)]
+            results = lower_jaxpr(b, found.jaxpr, args, found, None)
+            for op, pointer, result in zip(self.outputs, buffers[len(self.inputs):], results, strict=False):
+                store_output(b, op, pointer, size, start, result)
+            return []
 
-    b.count(steps, [], step)
-    b.ir.ret_void()
-    return function, b.scratch_bytes
+        b.count(steps, [], step)
+        self._close(b, function)
+        return function
 
+    def _close(self, b: Emitter, body: ir.Function) -> None:
+        b.ir.ret_void()
+        self.scratch_bytes = b.scratch_bytes
+        if self.meter is not None:
+            self.meter.count_blocks(b, body)
 
-def _build_entry(module: ir.Module, body: ir.Function, inputs: list[Operand], outputs: list[Operand], lanes: int,
-                 scratch_used: int) -> int:
-    """The kernel's entry: whole steps, then the tail on copies padded with its last example. Gives the scratch."""
-    operands = [*inputs, *outputs]
-    b, (pointers, begin, end, size, scratch) = _entry(module, len(operands))
-    b.scratch_bytes = scratch_used
-    count = b.sub(end, begin)
-    steps = b.ir.sdiv(count, b.i64(lanes))
-    rest = b.ir.srem(count, b.i64(lanes))
-    with b.ir.if_then(b.gt(steps, 0)):
-        b.ir.call(body, [*pointers, begin, steps, size, scratch])
-    with b.ir.if_then(b.gt(rest, 0)):
-        start = b.add(begin, b.mul(steps, lanes))
-        padded = list(pointers)
-        for i, op in enumerate(operands):
-            if op.axis is not None:
-                padded[i] = b.reserve(op.example_bytes * lanes)
-        for op, pointer, copy in list(zip(operands, pointers, padded, strict=True))[: len(inputs)]:
-            if op.axis is not None:
-                _copy_rows(b, op, copy, b.i64(lanes), b.i64(0), pointer, size, start, b.i64(lanes), rest)
-        b.ir.call(body, [*padded, b.i64(0), b.i64(1), b.i64(lanes), scratch])
-        for op, pointer, copy in list(zip(operands, pointers, padded, strict=True))[len(inputs):]:
-            _copy_rows(b, op, pointer, size, start, copy, b.i64(lanes), b.i64(0), rest, rest)
-    b.ir.ret_void()
-    return b.scratch_bytes
+    def _tail(self, b: Emitter, body: ir.Function, pointers: Sequence[ir.Value], start: ir.Value, rest: ir.Value,
+              size: ir.Value, scratch: ir.Value) -> None:
+        """One step of the `rest` examples from `start`, on copies that hold the last of them again and again."""
+        lanes, none = b.i64(self.lanes), b.i64(0)
+        operands = [*self.inputs, *self.outputs]
+        copies = [pointer if op.axis is None else b.reserve(op.example_bytes * self.lanes)
+                  for op, pointer in zip(operands, pointers, strict=False)]
+        mapped = [(op, pointer, copy, k < len(self.inputs)) for k, (op, pointer, copy)
+                  in enumerate(zip(operands, pointers, copies, strict=False)) if op.axis is not None]
+        for op, pointer, copy, is_input in mapped:
+            if is_input:
+                _copy_rows(b, op, copy, lanes, none, pointer, size, start, lanes, rest)
+        b.ir.call(body, [*copies, *pointers[len(operands):], none, b.i64(1), lanes, scratch])
+        for op, pointer, copy, is_input in mapped:
+            if not is_input:
+                _copy_rows(b, op, pointer, size, start, copy, lanes, none, rest, rest)
+
+    def _body(self) -> tuple[ir.Function, Emitter, Frame]:
+        """A function of the frame that computes examples: it, an emitter in it, and its arguments. Its buffers and its
+        scratch do not overlap."""
+        count = len(self.inputs) + len(self.outputs) + (self.meter is not None)
+        function = ir.Function(self.module, ir.FunctionType(t.VOID, [t.PTR] * count + [t.I64] * 3 + [t.PTR]), "body")
+        function.linkage = "internal"
+        function.attributes.add("noinline")
+        function.attributes.add("nounwind")
+        for arg in function.args:
+            if isinstance(arg.type, ir.PointerType):
+                arg.add_attribute("noalias")
+        *buffers, first, last, size, scratch = function.args
+        b = Emitter(ir.IRBuilder(function.append_basic_block("entry")), self.lanes, self.mask_bits, scratch)
+        if self.meter is not None:
+            b.meter, self.meter.row = self.meter, buffers[-1]
+        return function, b, (buffers, first, last, size, scratch)
+
+    def _entry(self, run: Callable[[Emitter, Frame], object]) -> None:
+        """The kernel's entry, which runs [begin, end)."""
+        function = ir.Function(self.module, ir.FunctionType(t.VOID, [t.PTR, t.I64, t.I64, t.I64, t.PTR]), KERNEL)
+        function.attributes.add("nounwind")
+        table, begin, end, size, scratch = function.args
+        b = Emitter(ir.IRBuilder(function.append_basic_block("entry")), 1, None, scratch)
+        b.scratch_bytes = self.scratch_bytes
+        count = len(self.inputs) + len(self.outputs) + (self.meter is not None)
+        buffers = [b.ir.load(b.ir.gep(table, [b.i64(i)], source_etype=t.PTR), typ=t.PTR) for i in range(count)]
+        frame = buffers, begin, end, size, scratch
+        if self.meter is None:
+            run(b, frame)
+        else:
+            buffers[-1] = self.meter.open(b, buffers[-1], b.ir.sdiv(begin, b.i64(self.lanes)), end, scratch)
+            run(b, frame)
+            self.meter.close(b)
+        b.ir.ret_void()
+        self.scratch_bytes = b.scratch_bytes
 
 
 def _copy_rows(b: Emitter, op: Operand, to: ir.Value, to_size: ir.Value, to_start: ir.Value, source: ir.Value,

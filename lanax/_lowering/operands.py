@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from lanax._llvm.memory import Index, index_add, index_mul
+from lanax._llvm import types as t
+from lanax._llvm.memory import Index, address, index_add, index_mul
+from lanax._llvm.transpose import block_size, transpose
 from lanax._lowering.arrays import UNROLL, Array, Memory
 from lanax._lowering.emitter import Emitter, row_major
-from lanax._lowering.keys import is_key, words_shape
+from lanax._lowering.keys import is_complex, is_key, words_shape
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,9 +29,11 @@ class Operand:
 
     @classmethod
     def of(cls, aval: Any, axis: int | None) -> Operand:
-        """The operand of a type; keys are arrays of their words."""
+        """The operand of a type; keys are arrays of their words, complex numbers of their parts."""
         if is_key(aval):
             return cls((*aval.shape, *words_shape(aval)), np.dtype(np.uint32), axis)
+        if is_complex(aval):
+            return cls((*aval.shape, 2), np.zeros((), aval.dtype).real.dtype, axis)
         return cls(tuple(aval.shape), np.dtype(aval.dtype), axis)
 
     @property
@@ -74,16 +78,21 @@ class Slots:
         """The elements of all lanes."""
         return self.b.memory(self._base, self.op.shape, self.op.dtype, self._strides, 1, 0, aligned=True)
 
+    def address(self, element: int, lane: ir.Value) -> ir.Value:
+        """Where element `element`, in row-major order, of a lane is."""
+        return address(self.b, self._base, index_add(self.b, element * self.b.lanes, lane),
+                       t.lane_type(self.op.dtype).memory)
+
     def one(self, scalar: Emitter, lane: ir.Value) -> Memory:
         """The elements of one lane."""
         return scalar.memory(self._base, self.op.shape, self.op.dtype, self._strides, 0, lane)
 
 
-#: Rows of small arrays of more than this many elements in all lanes are transposed by a loop, below it by inserts.
+#: Rows of small arrays of more than this many elements in all lanes are transposed through memory, below it by inserts.
 _INSERTS = 128
 
 
-def _by_loop(b: Emitter, op: Operand) -> bool:
+def _through_memory(b: Emitter, op: Operand) -> bool:
     size = math.prod(op.shape)
     return op.axis is not None and op.inner > 1 and size <= UNROLL and size * b.lanes > _INSERTS
 
@@ -91,10 +100,10 @@ def _by_loop(b: Emitter, op: Operand) -> bool:
 def input_array(b: Emitter, op: Operand, pointer: ir.Value, size: ir.Value, start: Index) -> Array:
     """An input as an array, to be read only; small ones are loaded at once, unless all examples share them: those are
     read where they are needed, at any index."""
-    if _by_loop(b, op):
-        slots = Slots(b, op)
-        _each_row(b, op, pointer, size, start, lambda row, lane: b.copy(row, lane), slots)
-        return b.unrolled(slots.all())
+    if _through_memory(b, op):
+        rows = _Rows(b, op, pointer, size, start)
+        rows.load()
+        return b.unrolled(rows.slots.all())
     memory = strided(b, op, pointer, size, start).borrowed()
     shared = op.axis is None and op.shape != ()
     return b.unrolled(memory) if memory.small and not shared else memory
@@ -102,21 +111,72 @@ def input_array(b: Emitter, op: Operand, pointer: ir.Value, size: ir.Value, star
 
 def store_output(b: Emitter, op: Operand, pointer: ir.Value, size: ir.Value, start: Index, result: Array) -> None:
     """Write an output where it belongs."""
-    if not _by_loop(b, op):
+    if not _through_memory(b, op):
         b.copy(result, strided(b, op, pointer, size, start))
         return
-    slots = Slots(b, op)
-    b.copy(result, slots.all())
-    _each_row(b, op, pointer, size, start, lambda row, lane: b.copy(lane, row), slots)
+    rows = _Rows(b, op, pointer, size, start)
+    b.copy(result, rows.slots.all())
+    rows.store()
 
 
-def _each_row(b: Emitter, op: Operand, pointer: ir.Value, size: ir.Value, start: Index,
-              move: Callable[[Memory, Memory], None], slots: Slots) -> None:
-    """`move(row, slot)` for the row and the slot of each lane."""
-    scalar = b.one_lane()
+class _Rows:
+    """The rows of the lanes' examples where they lie, and slots for their elements in scratch."""
 
-    def step(lane: ir.Value, values: list[ir.Value]) -> list[ir.Value]:
-        move(strided(scalar, op, pointer, size, index_add(b, start, lane)), slots.one(scalar, lane))
-        return values
+    def __init__(self, b: Emitter, op: Operand, pointer: ir.Value, size: ir.Value, start: Index):
+        self.b, self.op, self.pointer, self.size, self.start = b, op, pointer, size, start
+        self.slots = Slots(b, op)
+        bits = 8 * op.itemsize
+        plain = op.outer == 1 and op.dtype.kind in "fiu" and bits in (32, 64)
+        self.block = block_size(op.inner, bits) if plain else 0
+        if self.block > b.lanes:
+            self.block = 0
+        self.cut = op.inner - op.inner % self.block if self.block else 0
 
-    b.count(b.lanes, [], step)
+    def load(self) -> None:
+        """Rows into slots: by blocks, and what is left of each row element by element."""
+        self._blocks(lambda row, slot: (row, slot))
+        self._each_row(lambda row, slot: (row, slot))
+
+    def store(self) -> None:
+        """Slots into rows."""
+        self._blocks(lambda row, slot: (slot, row))
+        self._each_row(lambda row, slot: (slot, row))
+
+    def _blocks(self, direction: Callable[[Any, Any], tuple[Any, Any]]) -> None:
+        if not self.block:
+            return
+        b, n = self.b, self.block
+        kind = t.lane_type(self.op.dtype).memory
+        vector = ir.VectorType(kind, n)
+        width = self.op.itemsize
+
+        def step(group: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            lane = b.mul(group, n)
+            first = index_mul(b, index_add(b, self.start, lane), self.op.inner)
+            for column in range(0, self.cut, n):
+                rows = [(address(b, self.pointer, index_add(b, first, column + i * self.op.inner), kind), width)
+                        for i in range(n)]
+                slots = [(self.slots.address(column + i, lane), n * width) for i in range(n)]
+                source, target = direction(rows, slots)
+                block = [b.ir.load(place, typ=vector, align=align) for place, align in source]
+                for value, (place, align) in zip(transpose(b, block), target, strict=True):
+                    b.ir.store(value, place, align=align)
+            return []
+
+        b.count(b.lanes // n, [], step)
+
+    def _each_row(self, direction: Callable[[Any, Any], tuple[Any, Any]]) -> None:
+        """The elements behind the blocks."""
+        if self.cut == self.op.inner:
+            return
+        b, scalar = self.b, self.b.one_lane()
+        left = list(np.ndindex(*self.op.shape))[self.cut:]
+
+        def step(lane: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            row = strided(scalar, self.op, self.pointer, self.size, index_add(b, self.start, lane))
+            source, target = direction(row, self.slots.one(scalar, lane))
+            for index in left:
+                target.put(index, source.at(*index))
+            return []
+
+        b.count(b.lanes, [], step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -13,6 +14,7 @@ from lanax._lowering.arrays import Array
 from lanax._lowering.context import Context
 from lanax._lowering.emitter import Emitter
 from lanax._lowering.jaxpr import lower_jaxpr
+from lanax._lowering.meter import counts
 from lanax._lowering.operands import Operand, Slots, input_array, strided
 from lanax._lowering.rules.control_flow import Carry, borrow
 from lanax._refill import Loop
@@ -41,6 +43,7 @@ class RefilledLoop:
         self.shared = {i: input_array(b, op, pointer, size, 0) for i, (op, pointer) in enumerate(self.inputs)
                        if op.axis is None}
         self.numbers = Slots(b, Operand((), np.dtype(np.int64), 0))
+        self.counts = counts(b, loop.eqn)
 
     def emit(self, first: ir.Value) -> None:
         """Run the examples from `first` on."""
@@ -65,17 +68,19 @@ class RefilledLoop:
 
         def step(inner: Values) -> tuple[Values, ir.Value]:
             *inner, mask = inner
+            self.counts.trip(mask)
             old = carry.arrays(inner)
             new = self._lower(1, [*operands[self.cond_consts:self.split], *old], mask)
             inner = carry.advance(old, new, mask, self.loop.used)
             mask = self._goes_on(carry, operands, inner, mask)
-            return [*inner, mask], b.gt(self._count(mask), least)
+            return [*inner, mask], b.gt(b.active(mask), least)
 
+        self.counts.enter(fresh)
         start = self._goes_on(carry, operands, state, taken)
         *state, active = b.loop(b.any(start), [*state, start], step)
-        free = self._word(b.select(b.of_mask(active), b.like(taken, 0), taken))
+        free = b.word(b.select(b.of_mask(active), b.like(taken, 0), taken))
         self._store(carry.arrays(state), free)
-        busy = b.ne(self._word(active), 0)
+        busy = b.ne(b.word(active), 0)
         return [*state, active, free, following], b.or_(busy, b.lt(following, self.last))
 
     # -- examples in and out -------------------------------------------------------------------------------------
@@ -127,22 +132,11 @@ class RefilledLoop:
         self._each_lane(finished, [], store)
 
     # -- masks and bits ------------------------------------------------------------------------------------------
-    def _word(self, mask: ir.Value) -> ir.Value:
-        """A mask as the bits of an i64."""
-        b = self.b
-        bits = b.of_mask(mask)
-        word = b.ir.bitcast(bits, ir.IntType(b.lanes)) if b.lanes > 1 else bits
-        return b.ir.zext(word, t.I64) if b.lanes < 64 else word
-
     def _mask(self, word: ir.Value) -> ir.Value:
         """The bits of an i64 as a mask."""
         b = self.b
         narrow = b.ir.trunc(word, ir.IntType(b.lanes)) if b.lanes < 64 else word
         return b.to_mask(b.ir.bitcast(narrow, ir.VectorType(t.I1, b.lanes)) if b.lanes > 1 else narrow)
-
-    def _count(self, mask: ir.Value) -> ir.Value:
-        """Active lanes, as i64."""
-        return self.b.intrinsic("ctpop", t.I64, self._word(mask))
 
     # -- the program ---------------------------------------------------------------------------------------------
     def _inputs(self) -> list[Array]:
@@ -165,7 +159,8 @@ class RefilledLoop:
 
     def _lower(self, which: int, args: Sequence[Array], mask: ir.Value | None) -> list[Array]:
         found = (self.loop.cond, self.loop.body)[which]
-        return [self.b.settled(x) for x in lower_jaxpr(self.b, found.jaxpr, args, found, mask)]
+        with self.b.meter.inside() if self.b.meter else contextlib.nullcontext():
+            return [self.b.settled(x) for x in lower_jaxpr(self.b, found.jaxpr, args, found, mask)]
 
     def _goes_on(self, carry: Carry, operands: list[Array], state: Values, mask: ir.Value) -> ir.Value:
         (on,) = self._lower(0, [*operands[: self.cond_consts], *carry.arrays(state)], mask)

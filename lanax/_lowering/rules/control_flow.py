@@ -3,6 +3,7 @@ no lane takes it, and uniform ones are plain loops and jumps."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from lanax._lowering.context import Context
 from lanax._lowering.keys import is_key, words_shape
 from lanax._lowering.registry import RULES, register
 from lanax._lowering.windows import aside
-from lanax._surgery import indexed_carries
+from lanax._surgery import indexed_carries, inner_jaxprs
 
 
 class Carry:
@@ -131,21 +132,25 @@ def _while_rule(ctx: Context, *args: Array, cond_nconsts: int, body_nconsts: int
 
     if not cond.varying_out[0]:
         def step(values: list[ir.Value]) -> tuple[list[ir.Value], ir.Value]:
+            ctx.counts.trip(ctx.mask)
             old = carry.arrays(values)
             new = ctx.lower_inner(1, [*body_consts, *old], ctx.mask)
             values = carry.advance(old, new, None, ctx.used)
             return values, active(values, ctx.mask)
 
+        ctx.counts.enter(ctx.mask)
         return carry.arrays(b.loop(active(carry.initial, ctx.mask), carry.initial, step))
 
     def masked_step(values: list[ir.Value]) -> tuple[list[ir.Value], ir.Value]:
         *values, mask = values
+        ctx.counts.trip(mask)
         old = carry.arrays(values)
         new = ctx.lower_inner(1, [*body_consts, *old], mask)
         values = carry.advance(old, new, mask, ctx.used)
         mask = active(values, mask)
         return [*values, mask], b.any(mask)
 
+    ctx.counts.enter(ctx.mask)
     start = active(carry.initial, ctx.mask)
     final = b.loop(b.any(start), [*carry.initial, start], masked_step)
     return carry.arrays(final[:-1])
@@ -158,7 +163,7 @@ def _scan_rule(ctx: Context, *args: Array, length: int, reverse: bool, **params:
     num_consts, num_carry = scan_counts(params)
     first_x = num_consts + num_carry
     consts = _outside(ctx, args[:num_consts])
-    unroll = length * max(1, len(body.jaxpr.eqns)) <= _SCAN_UNROLL
+    unroll = _unrolls(length, body.jaxpr)
     xs = [borrow(x) if unroll else borrow(b.stored(x)) for x in args[first_x:]]
     initial = args[num_consts:first_x]
     dying = [num_consts + i in ctx.dying for i in range(num_carry)]
@@ -169,6 +174,7 @@ def _scan_rule(ctx: Context, *args: Array, length: int, reverse: bool, **params:
           for v, varies in zip(body.jaxpr.outvars[num_carry:], body.varying_out[num_carry:], strict=True)]
 
     def step(i: Any, values: list[ir.Value]) -> list[ir.Value]:
+        ctx.counts.trip(ctx.mask)
         where = b.isub(length - 1, i) if reverse else i
         old = carry.arrays(values)
         items = [b.view(x, x.shape[1:], lambda *k, x=x: (where, *k)) for x in xs]
@@ -177,6 +183,7 @@ def _scan_rule(ctx: Context, *args: Array, length: int, reverse: bool, **params:
             b.for_each(item.shape, lambda *k, y=y, item=item: y.put((where, *k), item.at(*k)))
         return carry.advance(old, new[:num_carry], None, ctx.used)
 
+    ctx.counts.enter(ctx.mask)
     if unroll:
         values = carry.initial
         for i in range(length):
@@ -188,6 +195,21 @@ def _scan_rule(ctx: Context, *args: Array, length: int, reverse: bool, **params:
 
 #: A scan of at most this many equations in all its trips is emitted without a loop.
 _SCAN_UNROLL = 128
+#: And of at most this many where those inside its equations count too: scans in scans would multiply.
+_SCAN_UNROLL_INNER = 1024
+
+
+def _unrolls(length: int, body: Any) -> bool:
+    return (length * max(1, len(body.eqns)) <= _SCAN_UNROLL
+            and length * sum(map(_emitted, body.eqns)) <= _SCAN_UNROLL_INNER)
+
+
+def _emitted(eqn: Any) -> int:
+    """Equations that are emitted for one, those inside it included."""
+    bodies = inner_jaxprs(eqn)
+    inner = sum(_emitted(e) for body in bodies for e in body.eqns)
+    unrolled = eqn.primitive.name == "scan" and _unrolls(eqn.params["length"], bodies[0])
+    return 1 + inner * (eqn.params["length"] if unrolled else 1)
 
 
 def _physical(aval: Any) -> tuple[int, ...]:
@@ -211,15 +233,19 @@ def _cond_rule(ctx: Context, index: Array, *args: Array, branches: Any, **_: Any
         operands[position] = home
     results = _Results(ctx, varying, {k: home for k, (_, home) in homes.items()})
     count = len(branches)
+    ctx.counts.enter(ctx.mask)
+
+    def side(k: int) -> list[ir.Value]:
+        ctx.counts.side(k, ctx.mask)
+        return results.take(ctx.lower_inner(k, operands, ctx.mask), None, None)
+
     if not index.varying:
         if len(branches) == 2 and t.bit_width(which.type) > 1:
             which = b.ir.icmp_signed(">", which, b.like(which, 0))
-            sides = [lambda k=k: results.take(ctx.lower_inner(k, operands, ctx.mask), None, None) for k in (1, 0)]
-            return results.arrays(b.branch(which, *sides))
+            return results.arrays(b.branch(which, lambda: side(1), lambda: side(0)))
         low, high = b.like(which, 0), b.like(which, count - 1)
         which = b.select(b.lt(which, low), low, b.select(b.gt(which, high), high, which))
-        return results.arrays(b.switch(which, [
-            lambda k=k: results.take(ctx.lower_inner(k, operands, ctx.mask), None, None) for k in range(count)]))
+        return results.arrays(b.switch(which, [functools.partial(side, k) for k in range(count)]))
     return results.arrays(_varying_cond(ctx, which, operands, results))
 
 
@@ -328,13 +354,17 @@ def _varying_cond(ctx: Context, which: ir.Value, operands: list[Array], results:
         mask = b.mask_and(_takes(ctx, which, k, count), ctx.mask)
         first = values is None
         if _cheap(ctx.inner[k].jaxpr):
+            ctx.counts.side(k, mask)
             new = ctx.lower_inner(k, operands, mask)
             values = results.take(new, None if first and not any(results.memory) else mask, values)
             continue
-        if values is None:
-            values = _zeros(ctx, results)
-        values = b.branch(b.any(mask), lambda k=k, mask=mask, old=values: results.take(
-            ctx.lower_inner(k, operands, mask), mask, old), lambda old=values: old)
+        before = _zeros(ctx, results) if values is None else values
+
+        def side(k: int = k, mask: ir.Value = mask, before: list[ir.Value] = before) -> list[ir.Value]:
+            ctx.counts.side(k, mask)
+            return results.take(ctx.lower_inner(k, operands, mask), mask, before)
+
+        values = b.branch(b.any(mask), side, lambda before=before: before)
     assert values is not None
     return values
 
