@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lanax._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, make_open, source_line
+from lanax._jax import Atom, Jaxpr, JaxprEqn, Literal, ShapedArray, Var, make_open, source_line
 from lanax._surgery import inner_jaxprs
 from lanax._uniformity import Uniformity
 
@@ -18,8 +19,17 @@ WhyNot = Callable[[JaxprEqn], "str | None"]
 
 UNIFORM, LANES, XLA = "uniform", "lanes", "xla"
 
-#: Per-example arrays up to this many elements are unrolled; programs without loops on larger ones gain nothing.
+#: Matrices and the like of up to this many elements are better in lanes, where they are unrolled.
 _SMALL = 64
+#: Other programs without loops gain nothing on arrays of more elements: XLA's vectors lie along them. (Measured:
+#: softmax and norms of 32 elements were 0.8 to 2.5 times as fast in lanes, those of 48 elements 0.6 times.)
+_LONG = 32
+#: Nor do programs that only compute elementwise, little for each byte that has to be transposed, on arrays from this
+#: many elements on. (Measured: `exp` or `gelu` of 8 to 64 elements 0.4 to 0.8 times as fast; of 3, two to three times.)
+_ROW = 8
+_TRANSPOSING = 6.0
+#: An inner product of two mapped vectors was 1.5 to 4 times as fast in lanes, but only where not much is written.
+_SUMMED = 4
 #: A matrix product with an unmapped operand of this many elements is left to XLA.
 _LARGE_OPERAND = 1024
 
@@ -76,8 +86,8 @@ def partition(found: Uniformity, why_not: WhyNot, route: str, cost: Cost = lambd
     misses = tuple(Miss(e.primitive.name, source_line(e), r)
                    for e, r in zip(jaxpr.eqns, reasons, strict=True) if r)
     routes = [UNIFORM if not v else XLA if r else LANES for v, r in zip(varying, reasons, strict=True)]
-    if route == "auto":
-        whole = _whole_to_xla(found, routes, cost)
+    if route in ("auto", "serial"):
+        whole = _whole_to_xla(found, routes, cost) if route == "auto" else _whole_to_map(routes)
         if whole:
             return Partition(_parts(jaxpr, [XLA if v else UNIFORM for v in varying]),
                              (*misses, Miss("program", "", whole)))
@@ -99,49 +109,149 @@ def _whole_to_xla(found: Uniformity, routes: Sequence[str], cost: Cost) -> str |
     lanes = [e for e, r in zip(jaxpr.eqns, routes, strict=True) if r == LANES]
     if any(_gains(e) for e in lanes):
         return None
-    moved = sum(v.aval.size * v.aval.dtype.itemsize for v in (*jaxpr.invars, *jaxpr.outvars)
-                if found.of([v])[0] and hasattr(v.aval, "size"))
-    if lanes and sum(map(cost, lanes)) <= _STREAMING * moved:
+    read, written = (_bytes_of(vs, found) for vs in (jaxpr.invars, jaxpr.outvars))
+    if any(_is_inner_product(e, found) for e in lanes) and _SUMMED * written <= read:
+        return None
+    work = sum(map(cost, lanes))
+    if lanes and work <= _STREAMING * (read + written):
         return "a few instructions for each number read: memory decides, and XLA streams it as well"
     if XLA in routes and lanes:
         return "what is left beside the parts for XLA is elementwise, which XLA fuses with them"
-    if any(v.aval.size > _SMALL for e in lanes for v in (*e.invars, *e.outvars) if hasattr(v.aval, "shape")):
-        return "no loop, branch or small matrix, and arrays too large for registers: XLA streams them as well"
+    sizes = [v.aval.size for e in lanes for v in (*e.invars, *e.outvars) if hasattr(v.aval, "shape")]
+    large = max(sizes, default=0) > _LONG
+    moving = max(sizes, default=0) >= _ROW and work <= _TRANSPOSING * (read + written) and not any(map(_joins, lanes))
+    if (large or moving) and times_computed(jaxpr, lanes, cost) < _REPEATED_WORK:
+        return ("no loop, branch or small matrix, and arrays too large for registers: XLA streams them as well" if large
+                else "a few functions of each element: XLA's vectors lie along the arrays as they are")
     return None
+
+
+def _bytes_of(variables: Sequence[Atom], found: Uniformity) -> int:
+    """Bytes of those that vary, for one example."""
+    return sum(v.aval.size * v.aval.dtype.itemsize for v in variables if found.of([v])[0] and hasattr(v.aval, "size"))
+
+
+def times_computed(jaxpr: Jaxpr, eqns: Sequence[JaxprEqn], cost: Cost) -> float:
+    """How often XLA computes the average equation, by its cost: once in each of its fusions that needs the value.
+
+    A fusion ends in a result of the program, a reduction, a product or the like, or in a function such as `exp` that
+    more than one equation reads, which XLA stores; what lies between is computed in each fusion anew. In a kernel it
+    is computed once.
+    """
+    if len(eqns) > _MOST_EQUATIONS:
+        return 1.0
+    made = {v: e for e in eqns for v in e.outvars}
+    results = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
+    readers = Counter(v for e in eqns for v in _variables(e))
+
+    def is_stored(eqn: JaxprEqn) -> bool:
+        return _joins(eqn) or (eqn.primitive.name in _EXPENSIVE and any(readers[v] > 1 for v in eqn.outvars))
+
+    def fused(root: JaxprEqn) -> float:
+        """The work of the fusion that ends in an equation."""
+        seen: dict[int, JaxprEqn] = {}
+        waiting = [root]
+        while waiting:
+            eqn = waiting.pop()
+            if id(eqn) not in seen:
+                seen[id(eqn)] = eqn
+                waiting += [made[v] for v in _variables(eqn) if v in made and not is_stored(made[v])]
+        return sum(_work(e, cost) for e in seen.values())
+
+    roots = [e for e in eqns if is_stored(e) or not results.isdisjoint(e.outvars)]
+    return sum(map(fused, roots)) / max(1.0, sum(_work(e, cost) for e in eqns))
+
+
+def _joins(eqn: JaxprEqn) -> bool:
+    """Whether XLA does not fuse it with what reads it."""
+    return eqn.primitive.name in _NOT_FUSED or eqn.primitive.name.startswith("reduce_")
+
+
+def _variables(eqn: JaxprEqn) -> set[Var]:
+    return {v for v in eqn.invars if not isinstance(v, Literal)}
+
+
+def _work(eqn: JaxprEqn, cost: Cost) -> float:
+    """An equation's cost; that of a reduction for each element that it reads."""
+    if not eqn.primitive.name.startswith("reduce_"):
+        return cost(eqn)
+    read, made = (sum(getattr(v.aval, "size", 1) for v in vs) for vs in (eqn.invars, eqn.outvars))
+    return cost(eqn) * max(1.0, read / max(1, made))
+
+
+def _whole_to_map(routes: Sequence[str]) -> str | None:
+    """Why a program is not run in one kernel, one example after another, or None. Parts in turns would keep what goes
+    from one to the next for the whole batch."""
+    return "a part of it has no kernel, so that jax.lax.map runs all of it" if XLA in routes else None
 
 
 #: Up to this many vector instructions for each byte that an example reads and writes, memory is the limit.
 _STREAMING = 0.2
+
+#: How often XLA computes the same, on average, where a kernel gains though its arrays are large. (Measured: 2.7 to 4.8
+#: for gradients and Hessians of likelihoods, which were 2 to 7 times faster in lanes; at most 1.3 for norms, softmax
+#: and the like, which were not.)
+_REPEATED_WORK = 2.0
+_MOST_EQUATIONS = 2000
+#: What XLA stores where more than one equation reads it.
+_EXPENSIVE = frozenset({"exp", "exp2", "log", "log1p", "expm1", "div", "rem", "tanh", "logistic", "pow", "sqrt",
+                        "rsqrt", "cbrt", "erf", "erf_inv", "sin", "cos", "tan", "atan2"})
+#: What XLA does not fuse with what reads it, beside reductions.
+_NOT_FUSED = frozenset({"concatenate", "conv_general_dilated", "dot_general", "gather", "scatter", "scatter-add",
+                        "scatter_add", "sort", "cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "argmax",
+                        "argmin"})
 
 #: What costs in `jax.vmap` and not in lanes.
 _GAINING = frozenset({"while", "scan", "cond", "gather", "scatter", "scatter-add", "scatter_add", "sort", "dot_general",
                       "cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "dynamic_slice", "dynamic_update_slice",
                       "threefry2x32", "argmax", "argmin", "rem"})
 #: Of what size they are in lanes, the rules say; LAPACK is called for each example.
-_MATRICES = frozenset({"lu", "cholesky", "qr", "geqrf", "householder_product", "ormqr", "eigh", "triangular_solve",
-                       "tridiagonal_solve", "lu_pivots_to_permutation"})
+_MATRICES = frozenset({"lu", "cholesky", "qr", "geqrf", "householder_product", "ormqr", "eigh", "svd", "geqp3",
+                       "hessenberg", "lu_pivots_to_permutation", "schur", "triangular_solve", "tridiagonal",
+                       "tridiagonal_solve"})
+
+
+#: XLA calls the C library for each element, or runs a loop over the whole batch. (Measured: 3 to 44 times as slow.)
+_SLOW_IN_XLA = frozenset({"sin", "cos", "tan", "asin", "acos", "atan", "atan2", "cbrt", "pow", "lgamma", "digamma",
+                          "igamma", "igammac", "regularized_incomplete_beta"})
+
+
+def _is_inner_product(eqn: JaxprEqn, found: Uniformity) -> bool:
+    return eqn.primitive.name == "dot_general" and eqn.outvars[0].aval.size == 1 and all(found.of(eqn.invars))
 
 
 def _gains(eqn: JaxprEqn) -> bool:
-    if eqn.primitive.name in ("while", "scan", "cond") or eqn.primitive.name in _MATRICES:
+    name = eqn.primitive.name
+    if name in ("while", "scan", "cond") or name in _MATRICES or name in _SLOW_IN_XLA:
         return True
+    if name == "conv_general_dilated" and eqn.invars[1].aval.size <= _SMALL:
+        return True  # measured: 7 to 80 times as fast for three weights along 64 to 1024 elements
     sizes = [v.aval.size for v in (*eqn.invars, *eqn.outvars) if hasattr(v.aval, "size")]
     return eqn.primitive.name in _GAINING and max(sizes, default=0) <= _SMALL
 
 
 #: Constants that are cheaper to make again in each part than to read from memory.
 _REPEATED = frozenset({"broadcast_in_dim", "iota", "convert_element_type", "reshape", "squeeze", "expand_dims"})
+#: Such as are so only for small arrays, which the compiler then knows element by element: an identity matrix, a mask.
+_REPEATED_SMALL = frozenset({"add", "sub", "mul", "neg", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not",
+                             "select_n", "transpose", "slice", "rev"})
 REPEAT = "repeat"
 
 
-def _repeat_constants(jaxpr: Jaxpr, routes: Sequence[str]) -> list[str]:
+def _is_repeated(eqn: JaxprEqn) -> bool:
+    name = eqn.primitive.name
+    return name in _REPEATED or (name in _REPEATED_SMALL and all(
+        isinstance(v.aval, ShapedArray) and v.aval.size <= _SMALL for v in eqn.outvars))
+
+
+def repeat_constants(jaxpr: Jaxpr, routes: Sequence[str]) -> list[str]:
     """The routes, with `repeat` for equations that make constants of nothing; a result of the program is none."""
     out = list(routes)
     results = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
     constants: set[Var] = set()
     for i, eqn in enumerate(jaxpr.eqns):
         of_nothing = all(isinstance(v, Literal) or v in constants for v in eqn.invars)
-        if out[i] == UNIFORM and eqn.primitive.name in _REPEATED and of_nothing and not results & {*eqn.outvars}:
+        if out[i] == UNIFORM and _is_repeated(eqn) and of_nothing and not results & {*eqn.outvars}:
             out[i] = REPEAT
             constants.update(eqn.outvars)
     return out
@@ -154,25 +264,30 @@ def _parts(jaxpr: Jaxpr, routes: Sequence[str]) -> tuple[Part, ...]:
     of its route at or after those of its operands.
     """
     stage: dict[Var, int] = {}
-    members: dict[int, list[JaxprEqn]] = {}
-    constants: dict[Var, JaxprEqn] = {}
-    for eqn, route in zip(jaxpr.eqns, _repeat_constants(jaxpr, routes), strict=True):
-        if route == REPEAT:
-            constants.update(dict.fromkeys(eqn.outvars, eqn))
-            continue
+    stages: list[int | None] = []
+    for eqn, route in zip(jaxpr.eqns, repeat_constants(jaxpr, routes), strict=True):
         at = max((stage.get(v, 0) for v in eqn.invars if not isinstance(v, Literal)), default=0)
-        if route != UNIFORM:
+        if route not in (UNIFORM, REPEAT):
             at = max(at, 1)
             at += (at % 2 == 1) != (route == LANES)
-        members.setdefault(at, []).append(eqn)
+        stages.append(None if route == REPEAT else at)
         stage.update(dict.fromkeys(eqn.outvars, at))
-    parts = []
+    return tuple(Part(UNIFORM if at == 0 else LANES if at % 2 else XLA, part) for at, part in divided(jaxpr, stages))
+
+
+def divided(jaxpr: Jaxpr, stages: Sequence[int | None]) -> list[tuple[int, Jaxpr]]:
+    """The equations of each stage as a jaxpr, in the order of the stages; those of none are repeated where they are
+    read."""
+    members: dict[int, list[JaxprEqn]] = {}
+    constants: dict[Var, JaxprEqn] = {}
+    for eqn, at in zip(jaxpr.eqns, stages, strict=True):
+        if at is None:
+            constants.update(dict.fromkeys(eqn.outvars, eqn))
+        else:
+            members.setdefault(at, []).append(eqn)
     order = sorted(members)
-    for k, at in enumerate(order):
-        later = [e for other in order[k + 1:] for e in members[other]]
-        route = UNIFORM if at == 0 else LANES if at % 2 else XLA
-        parts.append(Part(route, _cut(jaxpr, [*_needed(members[at], constants), *members[at]], later)))
-    return tuple(parts)
+    return [(at, _cut(jaxpr, [*_needed(members[at], constants), *members[at]],
+                      [e for later in order[k + 1:] for e in members[later]])) for k, at in enumerate(order)]
 
 
 def _needed(eqns: Sequence[JaxprEqn], constants: dict[Var, JaxprEqn]) -> list[JaxprEqn]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lanax._jax import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var, open_and_consts
+from lanax._jax import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var, jaxprs_in, open_and_consts
 
 #: Parameters that say how to differentiate, not what to compute; made anew by each trace.
 _DERIVATIVE_RULES = frozenset({"jvp_jaxpr_fun", "jvp_jaxpr_thunk", "fwd_jaxpr_thunk", "fwd", "bwd", "jvp", "transpose",
@@ -22,11 +22,14 @@ class Program:
     Attributes:
       jaxpr: the jaxpr as it was traced: differentiable, calls not inlined.
       name: the user's function, for messages.
+      axis_name: what the user calls the axis that it is mapped over, where a rule for a derivative inside it may name
+        that axis; else None.
     """
 
-    def __init__(self, jaxpr: Jaxpr, name: str):
+    def __init__(self, jaxpr: Jaxpr, name: str, axis_name: Hashable | None = None):
         self.jaxpr = jaxpr
         self.name = name
+        self.axis_name = axis_name
         self._key = jaxpr_key(jaxpr)
         self._hash = hash(self._key)
 
@@ -35,6 +38,10 @@ class Program:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Program) and self._hash == other._hash and self._key == other._key
+
+    def replace(self, jaxpr: Jaxpr, name: str | None = None) -> Program:
+        """Another program over the same axis."""
+        return Program(jaxpr, name or self.name, self.axis_name)
 
     def __repr__(self) -> str:
         return f"Program({self.name}: {len(self.jaxpr.eqns)} equations)"
@@ -68,6 +75,17 @@ class _Key:
 
 
 _known: dict[int, tuple[weakref.ref[Any], _Key]] = {}
+
+
+def has_rules(jaxpr: Jaxpr) -> bool:
+    """Whether a function with a rule for its derivative is called, at any depth."""
+    return any(e.primitive.name.startswith("custom_") or any(map(has_rules, programs_in(e))) for e in jaxpr.eqns)
+
+
+def programs_in(eqn: JaxprEqn) -> list[Jaxpr]:
+    """The open jaxprs among an equation's parameters, also of a mapped call."""
+    program = eqn.params.get("program")
+    return [*jaxprs_in(eqn), *([program.jaxpr] if isinstance(program, Program) else [])]
 
 
 def jaxpr_key(jaxpr: Any) -> _Key:

@@ -75,9 +75,9 @@ def expand(closed: ClosedJaxpr, has_rule: HasRule, compositions: Compositions, p
       An equation keeps its own line of the user's source; one that comes of a composition or of a primitive's own
       `impl` has the line of the equation it replaces.
     """
-    expanded = _Expander(has_rule, compositions, platform).whole(closed)
+    expanded = Expander(has_rule, compositions, platform).whole(closed)
     if _unvmap.is_used(expanded.jaxpr) and not _unvmap.reaches_output(expanded.jaxpr):
-        expanded = _Expander(has_rule, compositions, platform, reduce=True).whole(expanded)
+        expanded = Expander(has_rule, compositions, platform, reduce=True).whole(expanded)
     return expanded
 
 
@@ -97,7 +97,7 @@ class _Inner:
         return self.with_leading(self.constvars)
 
 
-class _Scope:
+class Scope:
     """The equations of one jaxpr in the making, and the constants that they use."""
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ class _Scope:
         return outvars
 
 
-class _Expander:
+class Expander:
     """One expansion: what it was asked for, and what it has expanded already."""
 
     def __init__(
@@ -153,14 +153,14 @@ class _Expander:
         key = tuple(map(id, holds))
         if key not in self.expanded:
             opened, consts = _jax.open_and_consts(jaxpr)
-            scope, invars = _Scope(), fresh(opened.invars)
+            scope, invars = Scope(), fresh(opened.invars)
             outvars = self.splice(opened, consts, invars, scope)
             expanded = _jax.make_open(invars, outvars, scope.eqns, opened)
             constants = list(scope.constants.values())
             self.expanded[key] = holds, _Inner(expanded, [v for v, _ in constants], [c for _, c in constants])
         return self.expanded[key][1]
 
-    def splice(self, jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Atom], scope: _Scope) -> list[Atom]:
+    def splice(self, jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Atom], scope: Scope) -> list[Atom]:
         """Expand a jaxpr into `scope`, with `args` for its inputs; what it returns."""
         env: dict[Var, Atom] = dict(zip(jaxpr.invars, args, strict=True))
         env.update((v, scope.constant(c, v.aval)) for v, c in zip(jaxpr.constvars, consts, strict=True))
@@ -171,7 +171,7 @@ class _Expander:
             env.update(zip(eqn.outvars, results, strict=True))
         return substituted(jaxpr.outvars, env)
 
-    def equation(self, eqn: JaxprEqn, operands: list[Atom], scope: _Scope) -> Sequence[Atom]:
+    def equation(self, eqn: JaxprEqn, operands: list[Atom], scope: Scope) -> Sequence[Atom]:
         name = eqn.primitive.name
         if _is_identity(eqn, operands):
             return operands
@@ -209,11 +209,11 @@ class _Expander:
         finally:
             self.caller = outer
 
-    def called(self, eqn: JaxprEqn, jaxpr: Any, operands: list[Atom], scope: _Scope) -> Sequence[Atom]:
+    def called(self, eqn: JaxprEqn, jaxpr: Any, operands: list[Atom], scope: Scope) -> Sequence[Atom]:
         opened, consts = _jax.open_and_consts(jaxpr)
         return self.within(self.origin(eqn), self.splice, opened, consts, operands, scope)
 
-    def replaced(self, eqn: JaxprEqn, operands: list[Atom], by: ClosedJaxpr, scope: _Scope) -> Sequence[Atom]:
+    def replaced(self, eqn: JaxprEqn, operands: list[Atom], by: ClosedJaxpr, scope: Scope) -> Sequence[Atom]:
         outer, self.line = self.line, eqn.source_info
         variables = [atom for atom in operands if not isinstance(atom, Literal)]
         results = self.splice(*_jax.open_and_consts(by), variables, scope)
@@ -238,7 +238,7 @@ class _Expander:
             self.traced[key] = _traced(fun, eqn, operands, refusals)
         return self.traced[key]
 
-    def while_loop(self, eqn: JaxprEqn, operands: list[Atom], scope: _Scope) -> Sequence[Atom]:
+    def while_loop(self, eqn: JaxprEqn, operands: list[Atom], scope: Scope) -> Sequence[Atom]:
         cond, body = self.inner(eqn.params["cond_jaxpr"]), self.inner(eqn.params["body_jaxpr"])
         first, second = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
         loop = While(
@@ -253,7 +253,7 @@ class _Expander:
         scope.eqns.append(loop.equation(eqn))
         return results
 
-    def scan(self, eqn: JaxprEqn, operands: list[Atom], scope: _Scope) -> Sequence[Atom]:
+    def scan(self, eqn: JaxprEqn, operands: list[Atom], scope: Scope) -> Sequence[Atom]:
         body = self.inner(eqn.params["jaxpr"])
         num_consts, num_carry = _jax.scan_counts(eqn.params)
         start, outvars = num_consts + num_carry, fresh(eqn.outvars)
@@ -269,7 +269,7 @@ class _Expander:
         scope.eqns.append(loop.equation(eqn))
         return results
 
-    def cond(self, eqn: JaxprEqn, operands: list[Atom], scope: _Scope) -> Sequence[Atom]:
+    def cond(self, eqn: JaxprEqn, operands: list[Atom], scope: Scope) -> Sequence[Atom]:
         index, *operands = operands
         known = _known_branch(eqn, index, self.platform)
         if known is not None:
@@ -354,7 +354,7 @@ def _traced(
 
     avals = [atom.aval for atom in operands if not isinstance(atom, Literal)]
     try:
-        with eqn.ctx.manager:
+        with eqn.ctx.manager, _jax.wide_enough([atom.aval for atom in (*operands, *eqn.outvars)]):
             traced = _jax.trace(flat, avals, eqn.primitive.name)
     except refusals:
         return None
