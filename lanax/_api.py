@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import types
 from collections.abc import Callable, Hashable, Sequence
@@ -11,24 +12,30 @@ import jax
 import numpy as np
 
 from lanax import _jax
-from lanax._batching import example_p
+from lanax._config import overriding, resolve
 from lanax._errors import LanaxError
+from lanax._example import run_example
 from lanax._pipeline import STAGE_NAMES
 from lanax._plan import Plan
-from lanax._program import Program
-from lanax._report import Call, Report, record_plain, recording, report_of, text_of
+from lanax._program import Program, has_rules
+from lanax._progress import with_progress
+from lanax._report import Call, Report, record_plain, recording, report_of, text_of, users_line, warn_plain
+from lanax._unvmap import reaches_output
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def vmap(fun: F, in_axes: Any = 0, out_axes: Any = 0, axis_name: Hashable | None = None,
-         axis_size: int | None = None, spmd_axis_name: Any = None, *, plan: Plan | None = None) -> F:
+         axis_size: int | None = None, spmd_axis_name: Any = None, *, plan: Plan | None = None,
+         progress: bool = False) -> F:
     """Map a function of one example over a batch: a drop-in for `jax.vmap` that compiles the whole per-example program.
 
     Args:
       fun: a function of one example; takes and gives pytrees of arrays.
       in_axes, out_axes, axis_name, axis_size, spmd_axis_name: as for `jax.vmap`.
-      plan: how to run it; what it leaves open is chosen. See `Plan`.
+      plan: how to run it; what it leaves open is taken from `use_plan` and `config`, or chosen. See `Plan`.
+      progress: show a bar on standard error while it runs, chunk by chunk, so that Ctrl-C stops it; under `jax.jit` and
+        other transformations there is none.
 
     Returns:
       The function of a whole batch. Its method `lower(*args, **kwargs)` gives a `Lowered`, whose
@@ -41,8 +48,9 @@ def vmap(fun: F, in_axes: Any = 0, out_axes: Any = 0, axis_name: Hashable | None
         raise TypeError(f"`plan` of lanax.vmap must be a lanax.Plan or None; got {type(plan).__name__}: {plan!r}.")
     example = _Example(fun, out_axes, plan or Plan(), plain=spmd_axis_name is not None)
     wrapped = functools.update_wrapper(functools.partial(example), fun, updated=()) if callable(fun) else fun
-    mapped = jax.vmap(wrapped, in_axes, out_axes, axis_name, axis_size, spmd_axis_name)
-
+    mapped = _jax.vmap(wrapped, in_axes, out_axes, axis_name, axis_size, spmd_axis_name)
+    if progress and axis_name is None and spmd_axis_name is None and axis_size is None:
+        mapped = with_progress(mapped, in_axes, out_axes, example.name, functools.partial(is_divisible, mapped))
     return Mapped(mapped)  # type: ignore[return-value]
 
 
@@ -53,6 +61,7 @@ class Mapped:
         self._fun = fun
         functools.update_wrapper(self, fun)
 
+    @_jax.api_boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._fun(*args, **kwargs)
 
@@ -83,39 +92,52 @@ class _Example:
         leaves, tree = jax.tree.flatten((args, kwargs))
         trace = _jax.batch_trace()
         mapped = [_jax.is_batched(x, trace) for x in leaves]
-        if self.plain or trace is None or not any(mapped):
+        if trace is None or not any(mapped):
             return self.fun(*args, **kwargs)
-        try:
-            program, operands, out_tree = self._program(leaves, tree, mapped)
-        except Exception as error:
-            # Either the function looks at the value of an unmapped argument, as it may under `jax.vmap`, or JAX raises
-            # the error again, in its own words and at the user's line.
-            record_plain(self.name, trace.axis_data.size, self.plan, f"it cannot be traced: {type(error).__name__}")
-            return self.fun(*args, **kwargs)
-        reason = _why_plain(program)
-        if reason is not None:
-            record_plain(self.name, trace.axis_data.size, self.plan, reason)
-            return self.fun(*args, **kwargs)
-        outs = example_p.bind(*operands, program=program, out_axes=self._result_axes(program, out_tree),
-                              plan=self.plan)
+        plan = resolve(self.plan)
+        found, reason = self._traced(leaves, tree, mapped, trace.axis_data.size)
+        if found is None:  # or JAX raises an error of the function again, in its own words and at the user's line
+            bound = " (so `chunk` and `memory` do not hold)" if plan.chunk or plan.memory else ""
+            record_plain(self.name, trace.axis_data.size, plan, reason + bound, users_line(self.fun))
+            outs = self.fun(*args, **kwargs)
+            if plan.route != "xla" and (reason == _REFS or reason.startswith(_UNTRACED)):
+                warn_plain(self.name, reason)
+            return outs
+        program, operands, out_tree = found
+        outs = run_example(operands, program, self._result_axes(program, out_tree), trace.axis_data.size, plan)
         # What is handed through unmapped stays the object that was given, a Python number too.
         given = {v: x for v, x in zip(program.jaxpr.invars, operands, strict=True) if not _jax.is_batched(x, trace)}
         outs = [out if isinstance(v, _jax.Literal) else given.get(v, out)
                 for v, out in zip(program.jaxpr.outvars, outs, strict=True)]
         return jax.tree.unflatten(out_tree, outs)
 
+    def _traced(self, leaves: Sequence[Any], tree: Any, mapped: Sequence[bool],
+                axis_size: Any) -> tuple[tuple[Program, list[Any], Any] | None, str]:
+        """The program of one example, its operands, and the structure of its result; or None and why not."""
+        if self.plain:
+            return None, "a name for SPMD is given, which jax.vmap knows how to use"
+        try:
+            found = self._program(leaves, tree, mapped)
+        except Exception as error:  # perhaps it looks at the value of an unmapped argument, as it may under `jax.vmap`
+            return None, f"{_UNTRACED}: {type(error).__name__}"
+        refs = _REFS if _jax.has_refs(found[0].jaxpr) else None
+        reason = refs or _jax.symbolic(found[0].jaxpr, axis_size)
+        return (None, reason) if reason else (found, "")
+
     def _program(self, leaves: Sequence[Any], tree: Any, mapped: Sequence[bool]) -> tuple[Program, list[Any], Any]:
         """The program of one example, its operands, and the structure of its result."""
-        traced = [m or _is_array(x) for m, x in zip(mapped, leaves, strict=True)]
-        try:
-            program, consts, out_tree = self._trace(leaves, tree, traced)
-        except jax.errors.JAXTypeError:
-            # It looks at a value: the unmapped ones that are no arrays of JAX are there to be looked at.
-            fewer = [m or (t and isinstance(x, jax.Array)) for m, t, x in zip(mapped, traced, leaves, strict=True)]
-            if fewer == traced:
-                raise
-            traced = fewer
-            program, consts, out_tree = self._trace(leaves, tree, traced)
+        ways: list[list[bool]] = []
+        for kind in (object, jax.Array, _jax.Tracer):  # from all unmapped arrays to those that nobody could look at
+            way = [m or (_is_array(x) and isinstance(x, kind)) for m, x in zip(mapped, leaves, strict=True)]
+            ways += [way] if way not in ways else []
+        for traced in ways[:-1]:
+            with contextlib.suppress(jax.errors.JAXTypeError):  # it looks at a value
+                return self._traced_way(leaves, tree, traced)
+        return self._traced_way(leaves, tree, ways[-1])
+
+    def _traced_way(self, leaves: Sequence[Any], tree: Any,
+                    traced: Sequence[bool]) -> tuple[Program, list[Any], Any]:
+        program, consts, out_tree = self._trace(leaves, tree, traced)
         return program, [*consts, *(x for x, t in zip(leaves, traced, strict=True) if t)], out_tree
 
     def _trace(self, leaves: Sequence[Any], tree: Any, traced: Sequence[bool]) -> tuple[Program, list[Any], Any]:
@@ -131,8 +153,11 @@ class _Example:
             return out
 
         avals = [_jax.typeof(x) for x, t in zip(leaves, traced, strict=True) if t]
-        closed = _jax.trace(flat, avals, self.name)
-        return Program(_jax.without_consts(closed), self.name), _jax.consts_of(closed), out_tree
+        closed = _jax.without_refs(_jax.trace(flat, avals, self.name))
+        jaxpr = _jax.without_consts(closed)
+        trace = _jax.batch_trace()
+        axis_name = _jax.name_of_axis(trace.axis_data) if has_rules(jaxpr) else None
+        return Program(jaxpr, self.name, axis_name), _jax.consts_of(closed), out_tree
 
     def _result_axes(self, program: Program, out_tree: Any) -> tuple[int, ...]:
         """Where each result is to have the batch axis, so that a kernel can write it there."""
@@ -151,13 +176,9 @@ def _is_array(x: Any) -> bool:
     return isinstance(x, (jax.Array, np.ndarray, np.generic, float, complex)) and _jax.is_jax_type(x)
 
 
-def _why_plain(program: Program) -> str | None:
-    """Why the whole function is left to `jax.vmap`, or None."""
-    if program.jaxpr.effects:
-        return f"it has side effects ({', '.join(map(str, program.jaxpr.effects))}), whose order jax.vmap defines"
-    if _jax.names_an_axis(program.jaxpr):
-        return "it exchanges values between the examples of a named axis"
-    return None
+_UNTRACED = "it cannot be traced"
+_REFS = ("it uses mutable arrays that come from outside, or some in loops or calls together with functions that have "
+         "rules for their derivatives")
 
 
 class Lowered:
@@ -192,20 +213,36 @@ def _record(mapped: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, A
             if not calls:  # else it looks at the value of an argument, which has been recorded
                 raise
     if not calls:
-        raise LanaxError("no call of lanax.vmap was found: pass a function made by lanax.vmap (or one that calls such "
-                         "a function), and arguments of which at least one is mapped.")
+        raise LanaxError("no call of lanax.vmap or lanax.map was found: pass a function made by lanax.vmap (or one "
+                         "that makes such a call), and arguments of which at least one is mapped.")
     return calls
 
 
-def explain(mapped: Callable[..., Any], *args: Any, **kwargs: Any) -> Report:
-    """How a mapped function runs for these arguments: routes, lanes, threads, tail, and what is not in lanes and why.
+def is_divisible(mapped: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the results for a batch are those of its parts: no equation has to see all examples."""
+    call = _record(mapped, args, kwargs)[-1]
+    if call.program is None or holds(call.program.jaxpr, "custom_vmap_call"):
+        return False
+    return not reaches_output(call.stages.expanded)
+
+
+def holds(jaxpr: Any, name: str) -> bool:
+    """Whether a primitive of this name occurs, at any depth."""
+    return any(e.primitive.name == name or any(holds(j, name) for j in _jax.jaxprs_in(e)) for e in jaxpr.eqns)
+
+
+def explain(mapped: Callable[..., Any], *args: Any, plan: Plan | None = None, **kwargs: Any) -> Report:
+    """How a mapped function runs for these arguments: routes, lanes, threads, tail, what one example costs by estimate,
+    which limit of the machine binds, loops and branches, and what is not in lanes, why, and what would mend it.
 
     Args:
       mapped: a function made by `lanax.vmap`, or one that calls such a function; of several mapped calls, the report
         is of the outermost first one.
       *args, **kwargs: as for the function itself; `jax.ShapeDtypeStruct` may stand for arrays. Nothing runs.
+      plan: how it would run by this plan; what it leaves open is as it is without it.
 
     Raises:
       LanaxError: no call of `lanax.vmap` was made.
     """
-    return report_of(_record(mapped, args, kwargs)[-1])
+    with overriding(plan):
+        return report_of(_record(mapped, args, kwargs)[-1])

@@ -1,5 +1,6 @@
 """Derivatives of a mapped call: its jvp is a mapped call of the tangent program, whose transpose is a mapped call of
-the transposed program. Both recompute inside the lanes, so no whole-batch residuals are kept."""
+the transposed program. Both recompute inside the lanes, so no whole-batch residuals are kept. Also: a mapped call of
+which some results are not used, and one that `checkify` looks into."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from lanax import _jax
+from lanax._example import run_mapped
 from lanax._jax import Zero, ad
 from lanax._pipeline import Axes
 from lanax._plan import Plan
@@ -25,24 +27,20 @@ def _differentiable(aval: Any) -> bool:
     return jnp.issubdtype(aval.dtype, jnp.inexact)
 
 
-def tangent_program(program: Program, nonzero: Sequence[bool]) -> tuple[Program, list[bool]]:
-    """The program (primals, nonzero tangents) -> tangents of the differentiable results; and which those are."""
-    fun = _jax.jaxpr_as_fun(program.jaxpr)
-    avals = [v.aval for v in program.jaxpr.invars]
-    wanted = [_differentiable(v.aval) for v in program.jaxpr.outvars]
+def _lean(closed: Any, wanted: Sequence[bool]) -> tuple[Any, list[bool]]:
+    """A closed jaxpr as an open one of the wanted results alone; and which of its constants and inputs are its
+    inputs."""
+    return _jax.with_used_inputs(_jax.without_consts(closed), wanted)
 
-    def tangents(*args: Any) -> list[Any]:
-        primals, dots = args[: len(avals)], args[len(avals):]
 
-        def moved(*some: Any) -> list[Any]:
-            new = iter(some)
-            return fun(*(next(new) if nz else x for x, nz in zip(primals, nonzero, strict=True)))
-
-        _, out = jax.jvp(moved, tuple(_chosen(primals, nonzero)), dots)
-        return _chosen(out, wanted)
-
-    closed = _jax.trace(tangents, [*avals, *_chosen(avals, nonzero)], f"jvp({program.name})")
-    return Program(_jax.without_consts(closed), f"jvp({program.name})"), wanted
+def _tangent_program(program: Program, nonzero: Sequence[bool],
+                     axis_size: int) -> tuple[Program, list[Any], list[bool], list[bool]]:
+    """The program (arrays that derivative rules close over, primals, nonzero tangents) -> tangents that are not zero;
+    those arrays; which of all these inputs it has; and which results have such a tangent."""
+    with _jax.axis_named(program.axis_name, axis_size):
+        closed, moving = _jax.jvp_jaxpr(program.jaxpr, nonzero)
+    jaxpr, used = _lean(closed, [False] * len(program.jaxpr.outvars) + [True] * sum(moving))
+    return program.replace(jaxpr, f"jvp({program.name})"), _jax.consts_of(closed), used, moving
 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, program: Program, in_axes: Axes,
@@ -53,10 +51,15 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, program: Program, i
     zeros = [Zero(_jax.tangent_type(out)) for out in outs]
     if not any(nonzero):
         return outs, zeros
-    tangent, wanted = tangent_program(program, nonzero)
-    dots = iter(bind([*primals, *_chosen(tangents, nonzero)], tangent, (*in_axes, *_chosen(in_axes, nonzero)),
-                     tuple(_chosen(out_axes, wanted)), axis_size, plan))
-    return outs, [next(dots) if w else z for w, z in zip(wanted, zeros, strict=True)]
+    tangent, consts, used, moving = _tangent_program(program, nonzero, axis_size)
+    if not any(moving):
+        return outs, zeros
+    operands = [*consts, *primals, *_chosen(tangents, nonzero)]
+    axes = [*[None] * len(consts), *in_axes, *_chosen(in_axes, nonzero)]
+    linear = [False] * (len(consts) + len(primals)) + [True] * sum(nonzero)
+    dots = iter(run_mapped(_chosen(operands, used), tangent, tuple(_chosen(axes, used)),
+                           tuple(_chosen(out_axes, moving)), axis_size, plan, _chosen(linear, used)))
+    return outs, [next(dots) if m else z for m, z in zip(moving, zeros, strict=True)]
 
 
 def _transpose(cotangents: Sequence[Any], *args: Any, program: Program, in_axes: Axes, out_axes: tuple[int, ...],
@@ -66,27 +69,27 @@ def _transpose(cotangents: Sequence[Any], *args: Any, program: Program, in_axes:
     if not any(live):
         return [Zero(x.aval) if is_linear else None for x, is_linear in zip(args, linear, strict=True)]
     fixed = [not x for x in linear]
-    transposed = _transposed_program(program, linear, live)
-    operands = [*_chosen(args, fixed), *_chosen(cotangents, live)]
-    axes = (*_chosen(in_axes, fixed), *_chosen(out_axes, live))
+    transposed, consts, used = _transposed_program(program, linear, live, axis_size)
+    operands = [*consts, *_chosen(args, fixed), *_chosen(cotangents, live)]
+    axes = [*[None] * len(consts), *_chosen(in_axes, fixed), *_chosen(out_axes, live)]
     wanted = [0 if axis is None else axis for axis in _chosen(in_axes, linear)]
-    if transposed.jaxpr.effects:  # under `shard_map` the sums over its axes are for JAX to do
-        outs = iter(run_as_vmap(*operands, program=transposed, in_axes=axes, out_axes=tuple(wanted),
-                                axis_size=axis_size, plan=plan))
-    else:
-        outs = iter(bind(operands, transposed, axes, tuple(wanted), axis_size, plan))
+    # Under `shard_map` there are sums over its axes in it.
+    outs = iter(run_mapped(_chosen(operands, used), transposed, tuple(_chosen(axes, used)), tuple(wanted), axis_size,
+                           plan))
     results: list[Any] = []
-    for is_linear, axis in zip(linear, in_axes, strict=True):
+    for x, is_linear, axis in zip(args, linear, in_axes, strict=True):
         if not is_linear:
             results.append(None)
         else:
             # What an unmapped argument gets is the sum over all examples.
-            results.append(next(outs) if axis is not None else jnp.sum(next(outs), axis=0))
+            results.append(next(outs) if axis is not None else _jax.weak_as(jnp.sum(next(outs), axis=0), x.aval))
     return results
 
 
-def _transposed_program(program: Program, linear: Sequence[bool], live: Sequence[bool]) -> Program:
-    """The program (other arguments, cotangents of live results) -> cotangents of the linear arguments."""
+def _transposed_program(program: Program, linear: Sequence[bool], live: Sequence[bool],
+                        axis_size: int) -> tuple[Program, list[Any], list[bool]]:
+    """The program (arrays that derivative rules close over, other arguments, cotangents of live results) -> cotangents
+    of the linear arguments; those arrays; and which of all these inputs it has."""
     fun = _jax.jaxpr_as_fun(program.jaxpr)
     avals = [v.aval for v in program.jaxpr.invars]
     fixed = [not x for x in linear]
@@ -99,14 +102,35 @@ def _transposed_program(program: Program, linear: Sequence[bool], live: Sequence
             known, new = iter(residuals), iter(moving)
             return _chosen(fun(*(next(new) if x else next(known) for x in linear)), live)
 
-        types = [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding, manual_axis_type=a.manual_axis_type)
+        types = [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type, sharding=a.sharding,
+                                      manual_axis_type=a.manual_axis_type)
                  for a in _chosen(avals, linear)]
         return list(jax.linear_transpose(forward, *types)(list(given)))
 
     ins = [*_chosen(avals, fixed), *_chosen([v.aval for v in program.jaxpr.outvars], live)]
-    closed = _jax.trace(back, ins, f"transpose({program.name})")
-    return Program(_jax.without_consts(closed), f"transpose({program.name})")
+    with _jax.axis_named(program.axis_name, axis_size):
+        closed = _jax.trace(back, ins, f"transpose({program.name})")
+    jaxpr, used = _lean(closed, [True] * sum(linear))
+    return program.replace(jaxpr, f"transpose({program.name})"), _jax.consts_of(closed), used
 
 
 ad.primitive_jvps[batched_call_p] = _jvp
 ad.primitive_transposes[batched_call_p] = _transpose
+
+
+def _dead_code_rule(wanted: list[bool], eqn: Any) -> tuple[list[bool], Any]:
+    """What nobody reads is not computed, and what only that needs is not handed in."""
+    if not any(wanted):
+        return [False] * len(eqn.invars), None
+    params = eqn.params
+    program = params["program"]
+    jaxpr, used = _jax.with_used_inputs(program.jaxpr, wanted)
+    if all(wanted) and all(used):
+        return used, eqn
+    new = dict(params, program=program.replace(jaxpr), in_axes=tuple(_chosen(params["in_axes"], used)),
+               out_axes=tuple(_chosen(params["out_axes"], wanted)))
+    return used, eqn.replace(invars=_chosen(eqn.invars, used), outvars=_chosen(eqn.outvars, wanted), params=new)
+
+
+_jax.register_dead_code_rule(batched_call_p, _dead_code_rule)
+_jax.register_checks(batched_call_p, run_as_vmap)

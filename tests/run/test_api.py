@@ -144,6 +144,16 @@ def test_looking_at_a_number_keeps_the_lanes(fun: Any, args: Any, options: Any) 
     assert lanax.explain(lanax.vmap(fun, plan=lanax.Plan(route="lanes"), **options), *args).routes == ("lanes",)
 
 
+def test_looking_at_an_array_of_jax_keeps_the_mapped_call() -> None:
+    count = jnp.int32(3)
+
+    def fun(x: Any, n: Any) -> Any:
+        return sum(x * i for i in range(int(n)))
+
+    assert "lanax_batched_call" in str(jax.make_jaxpr(lambda x: lanax.vmap(fun, (0, None))(x, count))(X))
+    check(fun, (X, count), jitted=False, in_axes=(0, None))
+
+
 def test_strings_and_functions_are_static() -> None:
     def fun(x: Any, how: Any) -> Any:
         return getattr(jnp, how["name"])(how["then"](x))
@@ -323,8 +333,8 @@ def test_a_changed_global_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_second_call_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[str] = []
     real = jit.compile_module
-    monkeypatch.setattr("lanax._pipeline.compile_module", lambda text, target: (compiled.append(text),
-                                                                               real(text, target))[1])
+    monkeypatch.setattr("lanax._pipeline.compile_module", lambda text, *rest: (compiled.append(text),
+                                                                               real(text, *rest))[1])
     offset = 17.25  # of this test alone, so that no other has compiled it
 
     def call(x: Any) -> Any:
