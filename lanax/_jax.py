@@ -5,18 +5,34 @@ Knows nothing of batches, kernels or plans.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib
 import os
+import sys
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
-from jax._src import config, core, dispatch, dtypes, source_info_util
+from jax._src import checkify, config, core, dispatch, dtypes, sharding_impls, source_info_util, traceback_util
 from jax._src import linear_util as _linear_util
+from jax._src.api import vmap
 from jax._src.api_util import flatten_axes
 from jax._src.core import Primitive, ShapedArray, Tracer, new_jaxpr_eqn
 from jax._src.interpreters import ad, batching, mlir
 from jax._src.interpreters import partial_eval as _partial_eval
+from jax._src.lax import lax as _lax
+from jax._src.lax.control_flow.loops import map as lax_map
+from jax._src.lax.lax import _convert_element_type
+from jax._src.lax.scaled_dot import _scaled_dot_impl
+from jax._src.lax.special import igamma_grad_a_impl, regularized_incomplete_beta_impl
+from jax._src.mesh import use_abstract_mesh
+from jax._src.numpy.vectorize import vectorize
+from jax._src.state import discharge as _discharge
+from jax._src.state import types as _state_types
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 try:
     from jax._src.random import prng  # from 0.12 on
@@ -87,31 +103,53 @@ __all__ = [
     "Var",
     "Zero",
     "ad",
+    "api_boundary",
+    "axes_of",
+    "axis_named",
     "batching",
     "core",
+    "counter_hash",
+    "dot_dtypes",
     "dtypes",
+    "equation_names_an_axis",
     "eval_jaxpr",
     "flatten_axes",
     "has_lasting_effects",
+    "has_refs",
     "has_users_line",
+    "igamma_grad_a_impl",
     "impl_of",
+    "installed_primitives",
     "is_plain_scalar",
+    "jaxprs_in",
+    "lax_map",
     "literal",
     "make_closed",
     "make_open",
     "mlir",
+    "name_of_axis",
     "names_an_axis",
     "new_jaxpr_eqn",
     "open_and_consts",
     "prng",
+    "ragged_dot",
+    "random_gamma_impl",
     "reads",
+    "regularized_incomplete_beta_impl",
+    "scaled_dot",
     "scan_counts",
     "scan_params",
     "source_info_util",
     "source_line",
+    "sparse_impl",
     "trace",
     "unchecked_manual_axes",
+    "vectorize",
+    "vectorize_with",
+    "vmap",
+    "wide_enough",
     "with_variables",
+    "without_refs",
     "zero",
 ]
 
@@ -165,13 +203,90 @@ def has_lasting_effects(eqn: JaxprEqn) -> bool:
 
 def names_an_axis(jaxpr: Jaxpr) -> bool:
     """True where a collective over a named axis occurs; not all of them have an effect that says so."""
+    return bool(core.get_axis_env().axis_sizes) and any(map(equation_names_an_axis, jaxpr.eqns))
+
+
+def equation_names_an_axis(eqn: JaxprEqn) -> bool:
+    """True where an equation is, or holds, a collective over a named axis."""
     if not core.get_axis_env().axis_sizes:
         return False
+    return "axis_name" in eqn.params or any(map(names_an_axis, jaxprs_in(eqn)))
 
-    def found(inner: Any) -> bool:
-        return any("axis_name" in e.params or any(map(found, core.jaxprs_in_params(e.params))) for e in inner.eqns)
 
-    return found(jaxpr)
+def axes_of(eqn: JaxprEqn) -> str:
+    """The named axes of a collective, in words; empty for other equations."""
+    names = eqn.params.get("axis_name") or [e.name for e in eqn.effects if isinstance(e, core.NamedAxisEffect)]
+    return ", ".join(map(repr, names if isinstance(names, (tuple, list)) else [names]))
+
+
+def jaxprs_in(eqn: JaxprEqn) -> list[Jaxpr]:
+    """The open jaxprs among an equation's parameters."""
+    found: Any = core.jaxprs_in_params(eqn.params)
+    return list(found)
+
+
+def axis_named(name: Any, size: int) -> Any:
+    """A context in which collectives over an axis of this name can be traced; None: there is no name."""
+    return core.extend_axis_env_nd([] if name is None else [(name, size)])
+
+
+def name_of_axis(axis_data: Any) -> Any:
+    """The name that the user has given to the axis of a `jax.vmap`, or None."""
+    return None if axis_data.name is core.no_axis_name else axis_data.name
+
+
+# Mutable arrays.
+
+
+def has_refs(jaxpr: Jaxpr) -> bool:
+    """Whether a program makes, reads or writes mutable arrays."""
+    return any(isinstance(e, (core.InternalMutableArrayEffect, _state_types.RefEffect)) for e in jaxpr.effects)
+
+
+def without_refs(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """A program that makes mutable arrays and uses them as one of plain arrays; the same program where JAX knows no
+    way, or where a rule for differentiation would be lost."""
+    if not has_refs(closed.jaxpr) or _refs_meet_rules(closed.jaxpr) or _takes_refs(closed.jaxpr):
+        return closed
+    state: Any = _discharge
+    try:
+        pure = state.discharge_state(closed, lower=False) if _RULES_ARE_LOST_INSIDE else state.discharge_state2(closed)
+    except NotImplementedError:
+        return closed
+    return closed if _takes_others(pure.jaxpr) else pure
+
+
+#: From 0.12 on loops and branches that are rid of refs are rid of the rules for derivatives inside them as well.
+_RULES_ARE_LOST_INSIDE = not hasattr(_discharge, "discharge_state2")
+
+
+def _takes_refs(jaxpr: Jaxpr) -> bool:
+    return any(isinstance(v.aval, _state_types.AbstractRef) for v in (*jaxpr.constvars, *jaxpr.invars))
+
+
+def _takes_others(jaxpr: Jaxpr) -> bool:
+    """Whether a variable is of another type than an array."""
+    variables = [*jaxpr.constvars, *jaxpr.invars, *(v for e in jaxpr.eqns for v in e.outvars)]
+    return any(not isinstance(v.aval, ShapedArray) for v in variables) or any(
+        _takes_others(inner) for e in jaxpr.eqns for inner in jaxprs_in(e))
+
+
+def _refs_meet_rules(jaxpr: Jaxpr) -> bool:
+    """Whether JAX would drop a rule for a derivative with the mutable arrays."""
+    def dropped(eqn: JaxprEqn, inside: bool) -> bool:
+        refs = any(map(has_refs, jaxprs_in(eqn)))
+        if eqn.primitive.name.startswith("custom_") and (refs or inside):
+            return True
+        below = _RULES_ARE_LOST_INSIDE and (refs or inside)
+        return any(dropped(e, below) for inner in jaxprs_in(eqn) for e in inner.eqns)
+
+    return any(dropped(e, False) for e in jaxpr.eqns)
+
+
+def symbolic(jaxpr: Jaxpr, axis_size: Any) -> str:
+    """Why a program cannot be compiled before `jax.export` knows its shapes; empty where it can."""
+    shapes = [(axis_size,), *(getattr(v.aval, "shape", ()) for v in jaxpr.invars)]
+    return "" if all(map(core.is_constant_shape, shapes)) else "it has symbolic shapes"
 
 
 # Scan. From 0.12 on its parameters group the operands by trees instead of counting them.
@@ -222,30 +337,51 @@ def impl_of(primitive: Primitive) -> Callable[..., Any] | None:
     return None if (getattr(impl, "__module__", None) or "").split(".")[0] in ("jax", "jaxlib") else impl
 
 
-# A line of lanax's own is never the user's in what JAX says about where a value was made.
+# JAX's own `vmap`, `lax.map` and `vectorize`, whatever stands in `jax`: `lanax.patch` puts others there.
+
+
+def vectorize_with(mapper: Callable[..., Any]) -> Callable[..., Any]:
+    """`jax.numpy.vectorize` by another `vmap`: a copy of JAX's function, which looks its `vmap` up in `api`."""
+    seen = dict(vectorize.__globals__, api=types.SimpleNamespace(vmap=mapper))
+    copy = types.FunctionType(vectorize.__code__, seen, vectorize.__name__, vectorize.__defaults__)
+    copy.__kwdefaults__ = vectorize.__kwdefaults__
+    return copy
+
+
+# A line of lanax's own is never the user's in what JAX says about where a value was made, and left out of tracebacks
+# as JAX's own lines are, below an `api_boundary`.
 source_info_util.register_exclusion(os.path.dirname(__file__) + os.sep)
+traceback_util.register_exclusion(os.path.dirname(__file__))
+api_boundary = traceback_util.api_boundary
 
 
 # Where an equation comes from. Tracebacks end at the function that was traced, so what a library jits has no frame of
 # the user's.
 
 _LIBRARIES = ("site-packages", "dist-packages", os.path.dirname(os.__file__), os.path.dirname(__file__))
+#: The benchmark programs are written as users write theirs.
+_PROGRAMS = os.path.join(os.path.dirname(__file__), "_suite") + os.sep
+source_info_util.register_inclusion(_PROGRAMS)
 
 
 @functools.cache
-def _is_users(filename: str) -> bool:
+def is_users_file(filename: str) -> bool:
+    """True for a file of the user's own, rather than one of a library or of lanax."""
+    if filename.startswith(_PROGRAMS):
+        return True
     return not any(part in filename for part in _LIBRARIES) and source_info_util.is_user_filename(filename)
 
 
 def has_users_line(info: source_info_util.SourceInfo) -> bool:
     """True where a source info holds a line of the user's own, rather than of a library."""
-    return info.traceback is not None and any(_is_users(code.co_filename) for code in info.traceback.raw_frames()[0])
+    frames = info.traceback.raw_frames()[0] if info.traceback is not None else ()
+    return any(is_users_file(code.co_filename) for code in frames)
 
 
 def source_line(eqn: JaxprEqn) -> str:
     """The user's line that made an equation, as `file:line (function)`; empty where unknown."""
     frames = source_info_util.user_frames(eqn.source_info.traceback)
-    frame = next((f for f in frames if _is_users(f.file_name)), None)
+    frame = next((f for f in frames if is_users_file(f.file_name)), None)
     if frame is None:
         return source_info_util.summarize(eqn.source_info)
     return f"{frame.file_name}:{frame.start_line} ({frame.function_name})"
@@ -279,6 +415,12 @@ def consts_of(closed: ClosedJaxpr) -> list[Any]:
     return list(open_and_consts(closed)[1])
 
 
+def with_used_inputs(jaxpr: Jaxpr, wanted: Sequence[bool]) -> tuple[Jaxpr, list[bool]]:
+    """An open jaxpr with some of its results and the inputs that they need; and which inputs those are."""
+    eliminate: Any = _partial_eval.dce_jaxpr
+    return eliminate(jaxpr, list(wanted))
+
+
 def with_results(jaxpr: Jaxpr, wanted: Sequence[bool]) -> Jaxpr:
     """An open jaxpr with some of its results only; dead code goes, inputs stay."""
     eliminate: Any = _partial_eval.dce_jaxpr
@@ -298,6 +440,29 @@ eval_jaxpr: Any = core.eval_jaxpr
 def jaxpr_as_fun(jaxpr: Jaxpr) -> Callable[..., list[Any]]:
     """An open jaxpr without constants as a function of its inputs."""
     return functools.partial(eval_jaxpr, jaxpr, ())
+
+
+# Products.
+
+#: What `ragged_dot_general` and `scaled_dot` are on the CPU: functions of their operands and parameters.
+ragged_dot: Any = _lax._ragged_dot_general_impl
+scaled_dot: Any = _scaled_dot_impl
+
+_PRESETS = frozenset({"DEFAULT", "F16_F16_F16", "F32_F32_F32", "F64_F64_F64", "BF16_BF16_F32", "BF16_BF16_F32_X3",
+                      "BF16_BF16_F32_X6"})
+
+
+def dot_dtypes(precision: Any, lhs: Any, rhs: Any, out: Any) -> tuple[np.dtype, np.dtype, np.dtype] | None:
+    """The dtypes to which a product's `precision` has its operands converted first, and the dtype of the sum; None for
+    one that XLA refuses on the CPU."""
+    if isinstance(precision, _lax.DotAlgorithm):
+        return None
+    if not isinstance(precision, _lax.DotAlgorithmPreset):
+        return np.dtype(lhs), np.dtype(rhs), np.dtype(out)
+    if precision.name not in _PRESETS:
+        return None
+    left, right, total = _lax.get_algorithm_compute_types(precision, lhs, rhs, out)
+    return np.dtype(left), np.dtype(right), np.dtype(out if total is None else total)
 
 
 # The trace of a `jax.vmap`.
@@ -328,6 +493,39 @@ def is_jax_type(x: Any) -> bool:
     return True
 
 
+def jvp_jaxpr(jaxpr: Jaxpr, nonzero: Sequence[bool]) -> tuple[ClosedJaxpr, list[bool]]:
+    """The jaxpr (inputs, nonzero tangents of inputs) -> results, then those of their tangents that are not zero; and
+    which those are."""
+    differentiate: Any = ad.jvp_jaxpr
+    closed, moving = differentiate(ClosedJaxpr(jaxpr, []), list(nonzero), instantiate=False)
+    return closed, list(moving)
+
+
+def weak_as(x: Any, aval: Any) -> Any:
+    """A value with the dtype and the weak type of `aval`."""
+    return _convert_element_type(x, aval.dtype, weak_type=aval.weak_type)
+
+
+def register_dead_code_rule(primitive: Primitive, rule: Callable[..., Any]) -> None:
+    """`rule(wanted results, equation)` gives which operands are used and a new equation, or None for no equation."""
+    _partial_eval.dce_rules[primitive] = lambda wanted, *more: rule(wanted, more[-1])  # 0.12 asks about refs between
+
+
+def register_checks(primitive: Primitive, portable: Callable[..., Any]) -> None:
+    """Where `checkify` looks for NaN, division by zero or bad indices, it is to look into `portable`, which gives the
+    results of the primitive from the same arguments."""
+
+    def rule(*args: Any, **params: Any) -> tuple[Any, Any]:
+        before = args[: 0 if isinstance(args[0], checkify.Error) else 1]  # from 0.12 on there is a context
+        error, enabled, *values = args[len(before):]
+        if not enabled & checkify.automatic_checks:
+            return error, primitive.bind(*values, **params)
+        closed = trace(lambda *given: portable(*given, **params), [typeof(x) for x in values])
+        return checkify.checkify_jaxpr(*before, closed, enabled, error, *values)
+
+    checkify.error_checks[primitive] = rule
+
+
 #: What stands for no cotangent or tangent.
 Zero: Any = getattr(ad, "Zero")  # noqa: B009
 NOT_MAPPED = getattr(batching, "not_mapped", None)
@@ -338,10 +536,117 @@ def tangent_type(x: Any) -> Any:
     return core.typeof(x).to_tangent_aval()
 
 
+def unless_exported(fun: Callable[..., Any], portable: Callable[..., Any]) -> Callable[..., Any]:
+    """A lowering by `fun`, but by `portable` for `jax.export`, whose programs run in processes that know no kernels."""
+    here, anywhere = (mlir.lower_fun(f, multiple_results=True) for f in (fun, portable))
+
+    def rule(ctx: Any, *args: Any, **params: Any) -> Any:
+        return (anywhere if ctx.module_context.lowering_parameters.for_export else here)(ctx, *args, **params)
+
+    return rule
+
+
+def needs_devices(primitive: Primitive) -> None:
+    """Have JAX know the devices of a program with this primitive when it is lowered."""
+    dispatch.prim_requires_devices_during_lowering.add(primitive)
+
+
+def is_partitioned(ctx: Any) -> bool:
+    """Whether XLA is to split what is being lowered over several devices: not in `shard_map`, where that is done."""
+    context = ctx.module_context.axis_context
+    return isinstance(context, sharding_impls.ShardingContext) and context.num_devices > 1 and bool(
+        context.device_assignment)
+
+
+def explicit_axes(avals: Sequence[Any], axes: Sequence[int | None]) -> Any:
+    """The explicit mesh axes over which the batch axis of these types is split; None where there are none."""
+    for aval, axis in zip(avals, axes, strict=True):
+        spec = getattr(getattr(aval, "sharding", None), "spec", ())
+        if axis is not None and axis < len(spec) and spec[axis] is not None:
+            return spec[axis]
+    return None
+
+
+def with_automatic_axes(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """A lowering rule that sees mesh axes of explicit type as automatic ones; its results keep their shardings."""
+
+    def lower(ctx: Any, *args: Any, **params: Any) -> Any:
+        meshes = [a.sharding.mesh for a in (*ctx.avals_in, *ctx.avals_out) if hasattr(a, "sharding")]
+        mesh = next((m for m in meshes if not m.empty and m._any_axis_explicit), None)
+        if mesh is None:
+            return rule(ctx, *args, **params)
+        mesh = mesh.update_axis_types({n: t if t == AxisType.Manual else AxisType.Auto
+                                       for n, t in zip(mesh.axis_names, mesh.axis_types, strict=True)})
+        avals = [a.update(sharding=NamedSharding(mesh, PartitionSpec(*[None] * a.ndim))) for a in ctx.avals_in]
+        with use_abstract_mesh(mesh):
+            outs = rule(ctx.replace(avals_in=avals), *args, **params)
+        return [mlir.lower_with_sharding_in_types(ctx, out[0] if isinstance(out, (list, tuple)) else out, aval)
+                for out, aval in zip(outs, ctx.avals_out, strict=True)]
+
+    return lower
+
+
 def unchecked_manual_axes() -> Any:
     """A context in which `shard_map` does not check the types of what is computed inside it: a lowered program has lost
     the equations that only change them."""
     return config._check_vma(False)
+
+
+def wide_enough(avals: Sequence[Any]) -> Any:
+    """A context in which 64-bit numbers stay that where some of these types are, whatever the user's setting."""
+    wide = any(getattr(getattr(a, "dtype", None), "name", "")[-2:] == "64" for a in avals)
+    return jax.enable_x64(True) if wide else contextlib.nullcontext()
+
+
+def random_gamma_impl(keys: Any, a: Any, *, log_space: bool) -> Any:
+    """`random_gamma` in other primitives, one element after another."""
+    module = importlib.import_module("jax._src.random" + ".core" * prng.__name__.startswith("jax._src.random."))
+    return module._gamma_impl(keys, a, log_space=log_space, use_vmap=False)
+
+
+def counter_hash(name: str) -> Callable[..., Any]:
+    """What the primitive that hashes keys and counters for keys of kind `name` is in others; from 0.12 on."""
+    return getattr(importlib.import_module(f"jax._src.random.{name}"), f"_{name}_lowering")
+
+
+#: Where primitives are that JAX does not import by itself.
+_FURTHER_MODULES = ("jax.export", "jax.experimental.checkify", "jax.experimental.sparse", "jax.scipy.linalg",
+                    "jax.scipy.special")
+
+
+def installed_primitives(elsewhere: tuple[str, ...]) -> dict[str, bool]:
+    """The names of all primitives of the installed JAX, and whether each stands in a module whose name does not start
+    with one of `elsewhere`."""
+    for name in _FURTHER_MODULES:
+        importlib.import_module(name)
+    found: dict[str, bool] = {}
+    for module, contents in list(sys.modules.items()):
+        if module.split(".")[0] == "jax" and contents is not None:
+            for value in list(vars(contents).values()):
+                if isinstance(value, Primitive):
+                    found[value.name] = found.get(value.name, False) or not module.startswith(elsewhere)
+    return found
+
+
+def sparse_impl(name: str) -> Callable[..., Any]:
+    """What a primitive of `jax.experimental.sparse` is in dense arrays; that has been imported by whoever uses it."""
+    module = importlib.import_module(f"jax.experimental.sparse.{name.split('_')[0] if '_' in name else 'api'}")
+    return getattr(module, f"_{name}_impl")
+
+
+class JitKey:
+    """A value by which JAX keeps what it has traced and compiled apart; None at first."""
+
+    def __init__(self):
+        self._context: Any = jax.make_user_context(None)
+
+    def set_global(self, value: Any) -> None:
+        """For every thread that has no value of its own."""
+        self._context.set_global(value)
+
+    def set_local(self, value: Any) -> None:
+        """For this thread."""
+        self._context._obj.set_local(value)
 
 
 apply_primitive = functools.partial(functools.partial, dispatch.apply_primitive)

@@ -1,0 +1,142 @@
+"""A mapped call of operands that are split over devices: each device runs its shard, and nothing is moved."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import lanax
+
+AUTO, EXPLICIT = AxisType.Auto, AxisType.Explicit
+COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter")
+W = jnp.float32(0.3)
+
+
+def grow(v: Any, w: Any = W) -> Any:
+    """A loop that each example leaves at its own time."""
+    return lax.while_loop(lambda u: (u * u).sum() < 90, lambda u: u * 1.5 + 0.1 * w, v).sum()
+
+
+def mesh_of(shape: tuple[int, ...], kind: AxisType) -> Any:
+    names = ("x", "y")[:len(shape)]
+    return jax.make_mesh(shape, names, axis_types=(kind,) * len(shape))
+
+
+def numbers(*shape: int) -> Any:
+    return jnp.linspace(0.1, 3.0, int(np.prod(shape)), dtype=jnp.float32).reshape(shape)
+
+
+def collectives(fun: Callable[..., Any], *args: Any) -> list[str]:
+    text = jax.jit(fun).lower(*args).compile().as_text()
+    assert "custom-call" in text
+    return [name for name in COLLECTIVES if name in text]
+
+
+CASES = [
+    ((8,), P("x"), 0),
+    ((8,), P(None, "x"), 1),
+    ((4, 2), P("x"), 0),
+    ((4, 2), P(("x", "y")), 0),
+    ((4, 2), P(None, ("x", "y")), 1),
+]
+
+
+@pytest.mark.parametrize(("kind", "case"), [*itertools.product((AUTO, EXPLICIT), CASES)], ids=str)
+def test_each_device_runs_its_shard(kind, case):
+    shape, spec, axis = case
+    mesh = mesh_of(shape, kind)
+    values = numbers(64, 3) if axis == 0 else numbers(3, 64)
+    expected = np.array([grow(v) for v in np.moveaxis(np.asarray(values), axis, 0)])
+    mapped = lanax.vmap(grow, (axis, None))
+    with jax.set_mesh(mesh):
+        x = jax.device_put(values, NamedSharding(mesh, spec))
+        assert collectives(mapped, x, W) == []
+        for out in (jax.jit(mapped)(x, W), mapped(x, W)):
+            np.testing.assert_allclose(out, expected, rtol=1e-5)
+            assert out.sharding.spec == P(spec[axis])
+            assert len({s.device for s in out.addressable_shards}) == 8
+
+
+@pytest.mark.parametrize("kind", [AUTO, EXPLICIT], ids=str)
+def test_the_bits_are_those_of_one_device(kind):
+    mesh = mesh_of((8,), kind)
+    values = numbers(800, 3)
+    alone = jax.jit(lanax.vmap(grow))(values)
+    with jax.set_mesh(mesh):
+        out = jax.jit(lanax.vmap(grow))(jax.device_put(values, NamedSharding(mesh, P("x"))))
+    np.testing.assert_array_equal(np.asarray(out), np.asarray(alone))
+
+
+def test_unmapped_operands_and_out_axes():
+    mesh = mesh_of((8,), AUTO)
+    x = jax.device_put(numbers(64, 3), NamedSharding(mesh, P("x")))
+    m = numbers(5, 3)
+    mapped = lanax.vmap(lambda v, m: (m @ v * grow(v), v), (0, None), (1, 0))
+    assert collectives(mapped, x, m) == []
+    first, second = jax.jit(mapped)(x, m)
+    assert first.sharding.spec == P(None, "x")
+    np.testing.assert_allclose(first, jax.vmap(lambda v: m @ v * grow(v), 0, 1)(np.asarray(x)), rtol=1e-5)
+    np.testing.assert_array_equal(second, x)
+
+
+def test_keys_are_split_too():
+    mesh = mesh_of((8,), AUTO)
+    keys = jax.random.split(jax.random.key(0), 64)
+    mapped = lanax.vmap(lambda k: jax.random.normal(k, (3,)))
+    expected = mapped(keys)
+    keys = jax.device_put(keys, NamedSharding(mesh, P("x")))
+    assert collectives(mapped, keys) == []
+    np.testing.assert_array_equal(jax.jit(mapped)(keys), expected)
+
+
+def test_an_axis_inside_the_example_is_gathered():
+    mesh = mesh_of((4, 2), AUTO)
+    values = numbers(64, 8)
+    x = jax.device_put(values, NamedSharding(mesh, P("x", "y")))
+    out = jax.jit(lanax.vmap(grow))(x)
+    np.testing.assert_allclose(out, [grow(v) for v in values], rtol=1e-5)
+    assert out.sharding.spec == P("x")
+
+
+def test_a_gradient():
+    mesh = mesh_of((8,), AUTO)
+    values = numbers(64, 3)
+
+    def loss(w, x):
+        return lanax.vmap(lambda v, w: lax.fori_loop(0, 3, lambda _, u: jnp.sin(u * w), v).sum(), (0, None))(x, w).sum()
+
+    expected = jax.grad(loss, (0, 1))(W, values)
+    x = jax.device_put(values, NamedSharding(mesh, P("x")))
+    # Only the sum of the shared argument's cotangents crosses devices.
+    assert set(collectives(jax.grad(loss, (0, 1)), W, x)) <= {"all-reduce"}
+    got = jax.jit(jax.grad(loss, (0, 1)))(W, x)
+    for a, b in zip(got, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_inside_shard_map(check):
+    mesh = mesh_of((8,), AUTO)
+    values = numbers(64, 3)
+    mapped = jax.shard_map(lanax.vmap(grow), mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=check)
+    assert collectives(mapped, values) == []
+    np.testing.assert_allclose(jax.jit(mapped)(values), [grow(v) for v in values], rtol=1e-5)
+
+
+def test_a_part_for_xla():
+    mesh = mesh_of((8,), AUTO)
+    values = numbers(64, 300)
+    mapped = lanax.vmap(lambda v: grow(jnp.abs(jnp.fft.fft(v))[:3]) * 2)
+    expected = mapped(values)
+    out = jax.jit(mapped)(jax.device_put(values, NamedSharding(mesh, P("x"))))
+    np.testing.assert_allclose(out, expected, rtol=1e-4)
+    assert out.sharding.spec == P("x")
