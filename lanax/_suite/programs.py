@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lanax._suite import arrays, loops, odes, renderer
+from lanax._suite import arrays, estimation, gradients, libraries, loops, matrices, odes, renderer, sampling
 from lanax._suite.program import Check, Program
 
 #: Goals are for two threads, float32, on AVX2, against `jit(jax.vmap(f))` in the same process.
@@ -28,6 +28,37 @@ PROGRAMS: tuple[Program, ...] = (
             Check(tolerance=5e-5)),
     Program("saxpy", "saxpy", arrays.saxpy, 16 * 1024**2, 256 * 1024, 1.0, Check(tolerance=1e-6)),
     Program("mlp", "perceptron 784-128-10", arrays.mlp, 8192, 512, 1.0, Check(tolerance=1e-5)),
+    Program("matmul4", "4x4 matrix product", matrices.matmul4, 500_000, 20_000, 1.0, Check(tolerance=1e-5)),
+    Program("matmul8", "8x8 matrix product", matrices.matmul8, 100_000, 5_000, 1.0, Check(tolerance=1e-5)),
+    Program("cholesky3", "3x3 Cholesky", matrices.cholesky3, 1_000_000, 20_000, 30.0, Check(tolerance=1e-5)),
+    Program("solve4", "4x4 solve", matrices.solve4, 500_000, 20_000, 20.0, Check(tolerance=1e-3, fraction=0.999)),
+    Program("inv3", "3x3 inverse of a product", matrices.inv3, 1_000_000, 20_000, 16.0,
+            Check(tolerance=1e-2, fraction=0.999)),
+    Program("cholesky_solve6", "6x6 Cholesky and its two solves", matrices.cholesky_solve6, 200_000, 10_000, 14.0,
+            Check(tolerance=1e-3)),
+    Program("eigh8", "8x8 eigh with vectors", matrices.eigh8, 20_000, 1_000, 7.0,
+            Check(tolerance=1e-3, fraction=0.99)),
+    Program("svd3", "3x3 svd", matrices.svd3, 200_000, 5_000, 10.0, Check(tolerance=1e-3, fraction=0.99)),
+    Program("expm3", "3x3 expm, mixed norms", matrices.expm3, 100_000, 2_000, 10.0, Check(tolerance=1e-3)),
+    Program("kalman", "Kalman filter, 100 steps", estimation.kalman, 20_000, 500, 120.0, Check(tolerance=1e-3)),
+    Program("marquardt", "Levenberg-Marquardt by hand", estimation.marquardt, 50_000, 1_000, 13.0,
+            Check(tolerance=1e-3)),
+    Program("kinematics", "inverse kinematics of two links", estimation.kinematics, 100_000, 2_000, 100.0,
+            Check(tolerance=1e-3, fraction=0.999)),
+    Program("sort32", "sort of 32 numbers", sampling.sort32, 100_000, 2_000, 15.0, Check()),
+    Program("monte_carlo", "Monte Carlo path, 252 days", sampling.monte_carlo, 20_000, 500, 4.0,
+            Check(tolerance=1e-2)),
+    Program("ode_gradient", "gradient through an adaptive solver", gradients.ode_gradient, 20_000, 500, 5.0,
+            Check(tolerance=1e-2, fraction=0.99)),
+    Program("greeks", "Black-Scholes Greeks by jax.grad", gradients.greeks, 1_000_000, 50_000, 3.0,
+            Check(tolerance=1e-4)),
+    Program("hessian", "Hessian of a likelihood", gradients.hessian, 100_000, 2_000, 5.0, Check(tolerance=1e-2)),
+    Program("robertson", "Robertson, diffrax Kvaerno5", libraries.robertson, 10_000, 200, 10.0,
+            Check(tolerance=1e-3), needs=("diffrax",)),
+    Program("optimistix_fit", "optimistix Levenberg-Marquardt", libraries.optimistix_fit, 20_000, 500, 10.0,
+            Check(tolerance=1e-3), needs=("optimistix",)),
+    Program("nuts", "blackjax NUTS, 100 steps", libraries.nuts, 1_000, 50, 3.0,
+            Check(tolerance=1e-2, fraction=0.99), needs=("blackjax",)),
 )
 
 

@@ -13,8 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 import lanax
-from lanax._suite.timing import Result, Timing
+from lanax._suite.timing import LAX_MAP, ROUTES, SIDES, PlanCheck, Result, Timing
 from lanax._target import host
+
+#: How near the best the automatic plan is to be: at most 5 % slower.
+CLOSE = 1.05
 
 
 def seconds(value: float) -> str:
@@ -63,6 +66,28 @@ def _difference(result: Result) -> Text:
     if result.program.check.fraction < 1.0 and comparison.agreeing < 1.0:
         text = f"{1.0 - comparison.agreeing:.2%} of values"
     return Text(text if comparison.passed else f"WRONG {text}", style="" if comparison.passed else "bold red")
+
+
+def plan_table(checks: Sequence[PlanCheck]) -> Table:
+    """For each program the seconds of every side, the best one, and how near the automatic plan comes to it."""
+    shown = Table(title="the automatic plan against every route", title_justify="left", box=box.SIMPLE_HEAD)
+    shown.add_column("program", no_wrap=True)
+    sides = (*SIDES, LAX_MAP)
+    for heading in (*sides, "best", "auto / best"):
+        shown.add_column(heading, justify="right", no_wrap=True)
+    for check in checks:
+        near = check.ratio <= CLOSE
+        cells = [seconds(check.sides[s]) if s in check.sides else "= auto" if s in ROUTES else "-" for s in sides]
+        ratio = Text(f"{check.ratio:.2f}", style="bold green" if near else "bold yellow")
+        shown.add_row(check.program.name, *cells, check.best, ratio)
+    return shown
+
+
+def plan_checks_as_json(checks: Sequence[PlanCheck]) -> dict[str, Any]:
+    """The same as JSON takes it; times are in seconds."""
+    return {"machine": machine(), "plan_checks": [
+        {"name": c.program.name, "batch": c.batch, "seconds": c.sides, "best": c.best, "ratio": c.ratio, "plan": c.plan}
+        for c in checks]}
 
 
 def machine() -> dict[str, Any]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -63,6 +65,18 @@ class Result:
         return self.baseline.median / self.lanax.median
 
 
+@contextlib.contextmanager
+def nothing_stored() -> Iterator[None]:
+    """While it lasts kernels are compiled and not found on disk, and plans are those that lanax chooses."""
+    before = lanax.config.cache
+    lanax.config.update("cache", False)
+    try:
+        yield
+    finally:
+        lanax.config.update("cache", before)
+
+
+@nothing_stored()
 def measure(program: Program, *, quick: bool, budget: float, tell: Callable[[str], None] = lambda _: None) -> Result:
     """Runs a program both ways on the CPU.
 
@@ -95,6 +109,114 @@ def measure(program: Program, *, quick: bool, budget: float, tell: Callable[[str
         plan,
         answer,
     )
+
+
+#: The sides of a check of plans, beside `jax.lax.map`: how each maps a function.
+ROUTES = ("lanes", "xla", "serial")
+SIDES: dict[str, Callable[..., Any]] = {
+    "auto": lanax.vmap, "jax.vmap": jax.vmap,
+    **{route: functools.partial(lanax.vmap, plan=lanax.Plan(route=route)) for route in ROUTES}}
+LAX_MAP = "jax.lax.map"
+#: A side that takes so many times as long as the fastest is not run again.
+HOPELESS = 2.0
+#: `jax.lax.map` is run where a part of the batch lets it look no more than so many times as slow as the fastest.
+_PART, _HOPELESS_MAP = 64, 4.0
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanCheck:
+    """How near the automatic plan comes to the best of all sides.
+
+    Attributes:
+      program, batch: what was run.
+      sides: seconds of each side that was run; a route that the automatic plan takes as it is is not run.
+      plan: the automatic plan, in one line.
+    """
+
+    program: Program
+    batch: int
+    sides: dict[str, float]
+    plan: str
+
+    @property
+    def best(self) -> str:
+        """The fastest side."""
+        return min(self.sides, key=lambda side: self.sides[side])
+
+    @property
+    def ratio(self) -> float:
+        """Seconds of the automatic plan / those of the fastest side."""
+        return self.sides["auto"] / self.sides[self.best]
+
+
+@nothing_stored()
+def check_plan(program: Program, *, quick: bool, budget: float,
+               tell: Callable[[str], None] = lambda _: None) -> PlanCheck:
+    """Runs a program on the CPU by every route, by `jax.vmap` and, where that is not hopeless, by `jax.lax.map`; see
+    `measure`."""
+    case = program.make(program.quick if quick else program.batch)
+    case = dataclasses.replace(case, args=jax.device_put(case.args, jax.devices("cpu")[0]))
+    runs: dict[str, Callable[..., Any]] = {}
+    times: dict[str, list[float]] = {}
+    auto = lanax.explain(lanax.vmap(case.fun, case.in_axes), *case.args)
+    for side, vmap in SIDES.items():
+        if side in ROUTES and _is_same(lanax.explain(vmap(case.fun, case.in_axes), *case.args), auto):
+            continue
+        tell(f"compiling {side}")
+        runs[side], _ = _compile(vmap, case)
+        jax.block_until_ready(runs[side](*case.args))
+        times[side] = [_seconds(runs[side], case.args) for _ in range(2)]
+    tell(f"trying {LAX_MAP}")
+    if _part_seconds(case) * _PART <= _HOPELESS_MAP * min(map(min, times.values())):
+        runs[LAX_MAP] = jax.jit(_lax_map(case)).lower(*case.args).compile()
+        times[LAX_MAP] = [_seconds(runs[LAX_MAP], case.args)]
+    end = time.perf_counter() + budget
+    while len(times["auto"]) < MIN_RUNS or (len(times["auto"]) < MAX_RUNS and time.perf_counter() < end):
+        tell(f"run {len(times['auto']) + 1}")
+        limit = HOPELESS * min(map(min, times.values()))
+        for side, run in runs.items():
+            if side == "auto" or min(times[side]) <= limit:
+                times[side].append(_seconds(run, case.args))
+    return PlanCheck(program, axis_size(case), {side: statistics.median(t) for side, t in times.items()},
+                     auto.plan_line)
+
+
+def _is_same(a: lanax.Report, b: lanax.Report) -> bool:
+    return (a.routes, a.kernels) == (b.routes, b.kernels)
+
+
+def _seconds(run: Callable[..., Any], args: Sequence[Any]) -> float:
+    start = time.perf_counter()
+    jax.block_until_ready(run(*args))
+    return time.perf_counter() - start
+
+
+def _lax_map(case: Case) -> Callable[..., Any]:
+    """The call by `jax.lax.map`; what is not mapped is closed over."""
+    def run(*args: Any) -> Any:
+        mapped = tuple(x for x, m in zip(args, _mapped(case), strict=True) if m)
+
+        def one(some: Sequence[Any]) -> Any:
+            rest = iter(some)
+            return case.fun(*(next(rest) if m else x for x, m in zip(args, _mapped(case), strict=True)))
+
+        return jax.lax.map(one, mapped)
+
+    return run
+
+
+def _mapped(case: Case) -> list[bool]:
+    axes = case.in_axes if isinstance(case.in_axes, tuple) else (case.in_axes,) * len(case.args)
+    return [axis is not None for axis in axes]
+
+
+def _part_seconds(case: Case) -> float:
+    """What `jax.lax.map` takes for a part of the batch."""
+    size = max(1, axis_size(case) // _PART)
+    part = [jax.tree.map(lambda x: x[:size], x) if m else x for x, m in zip(case.args, _mapped(case), strict=True)]
+    run = jax.jit(_lax_map(case))
+    jax.block_until_ready(run(*part))
+    return _seconds(run, part)
 
 
 def axis_size(case: Case) -> int:

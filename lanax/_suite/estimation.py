@@ -1,0 +1,103 @@
+"""Filters, fits and inverse problems, one for each example. Plain JAX; knows nothing of lanax."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from lanax._suite.program import Case
+
+#: Position and speed in a plane, one unit of time between observations of the position.
+TRANSITION = np.array([[1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 1, 0], [0, 0, 0, 1]], np.float32)
+OBSERVATION = np.eye(2, 4, dtype=np.float32)
+
+
+def track(observations: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The last state and the log-likelihood of observations (steps, 2), by a Kalman filter of four states."""
+
+    def step(state, z):
+        x, p = state
+        x, p = TRANSITION @ x, TRANSITION @ p @ TRANSITION.T + 0.01 * jnp.eye(4)
+        residual = z - OBSERVATION @ x
+        s = OBSERVATION @ p @ OBSERVATION.T + 0.1 * jnp.eye(2)
+        gain = jnp.linalg.solve(s, OBSERVATION @ p).T
+        likelihood = -0.5 * (residual @ jnp.linalg.solve(s, residual) + jnp.log(jnp.linalg.det(s)))
+        return (x + gain @ residual, p - gain @ OBSERVATION @ p), likelihood
+
+    (x, _), likelihoods = lax.scan(step, (jnp.zeros(4), jnp.eye(4)), observations)
+    return x, likelihoods.sum()
+
+
+def kalman(batch: int) -> Case:
+    """Random walks, observed a hundred times."""
+    steps = np.random.default_rng(40).standard_normal((batch, 100, 2), dtype=np.float32)
+    return Case(track, 0, (np.cumsum(0.3 * steps, axis=1),))
+
+
+def decay(params: jax.Array, t: jax.Array | np.ndarray) -> jax.Array:
+    """`a exp(-b t) + c`."""
+    a, b, c = params
+    return a * jnp.exp(-b * t) + c
+
+
+def levenberg_marquardt(residual: Callable[[jax.Array], jax.Array], params: jax.Array, iterations: int) -> jax.Array:
+    """The least-squares estimate, by a fixed number of damped Gauss-Newton steps."""
+
+    def step(_, state):
+        params, damping = state
+        r, jacobian = residual(params), jax.jacfwd(residual)(params)
+        normal = jacobian.T @ jacobian
+        delta = jnp.linalg.solve(normal + damping * jnp.diag(jnp.diag(normal)), -jacobian.T @ r)
+        better = jnp.sum(residual(params + delta) ** 2) < jnp.sum(r**2)
+        return jnp.where(better, params + delta, params), jnp.where(better, damping / 3, damping * 2)
+
+    return lax.fori_loop(0, iterations, step, (params, jnp.float32(0.01)))[0]
+
+
+TIMES = np.linspace(0.0, 4.0, 32, dtype=np.float32)
+
+
+def fit_decay(samples: jax.Array) -> jax.Array:
+    """`a`, `b`, `c` from 32 noisy samples."""
+    return levenberg_marquardt(lambda p: decay(p, TIMES) - samples, jnp.array([1.0, 1.0, 0.0]), 20)
+
+
+def decay_samples(batch: int) -> np.ndarray:
+    """Decays with noise, (batch, 32)."""
+    rng = np.random.default_rng(41)
+    a, b, c = (rng.uniform(low, high, (batch, 1)) for low, high in ((1.0, 3.0), (0.5, 2.0), (-0.5, 0.5)))
+    return (a * np.exp(-b * TIMES) + c + 0.02 * rng.standard_normal((batch, 32))).astype(np.float32)
+
+
+def marquardt(batch: int) -> Case:
+    """Fits of three parameters."""
+    return Case(fit_decay, 0, (decay_samples(batch),))
+
+
+def hand(angles: jax.Array) -> jax.Array:
+    """Where the hand of an arm of two links is."""
+    elbow = jnp.array([jnp.cos(angles[0]), jnp.sin(angles[0])])
+    both = angles[0] + angles[1]
+    return elbow + 0.8 * jnp.array([jnp.cos(both), jnp.sin(both)])
+
+
+def reach(target: jax.Array) -> jax.Array:
+    """Angles that bring the hand to a target, by 20 damped Newton steps."""
+
+    def step(_, angles):
+        jacobian = jax.jacfwd(hand)(angles)
+        normal = jacobian.T @ jacobian + 1e-3 * jnp.eye(2)
+        return angles + jnp.linalg.solve(normal, jacobian.T @ (target - hand(angles)))
+
+    return lax.fori_loop(0, 20, step, jnp.array([0.2, 1.0]))
+
+
+def kinematics(batch: int) -> Case:
+    """Targets within reach."""
+    rng = np.random.default_rng(42)
+    radius, angle = rng.uniform(1.0, 1.6, batch), rng.uniform(0.3, 1.2, batch)
+    return Case(reach, 0, (np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1).astype(np.float32),))
