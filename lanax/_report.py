@@ -6,17 +6,24 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
+import inspect
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from lanax import _html
+from lanax._config import logger
+from lanax._hints import hint
 from lanax._jax import Atom
+from lanax._kernel_report import KernelReport, control_flow
 from lanax._partition import LANES, UNIFORM, XLA, Miss, count_equations
-from lanax._pipeline import Axes, Kernel, Stages, stages
-from lanax._plan import Plan
+from lanax._pipeline import Axes, Kernel, Stages, equation_cost, stages
+from lanax._plan import FIELDS, Plan
 from lanax._program import Program
 from lanax._runtime.ffi import pool_threads
 from lanax._target import host
+from lanax._warning import warn_of_misses, warn_of_whole
+from lanax._work import bytes_of, work_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +37,10 @@ class Call:
     plan: Plan
     reason: str = ""
     name: str = "program"
+    #: Of a program that was cut: calls, and between them what was left to `jax.vmap`.
+    pieces: tuple[Call | tuple[Miss, ...], ...] = ()
+    #: Of one that was left to `jax.vmap`: where the function is defined.
+    source: str = ""
 
     @property
     def stages(self) -> Stages:
@@ -58,52 +69,34 @@ def record(program: Program, in_axes: Axes, out_axes: tuple[int, ...], axis_size
         calls.append(Call(program, in_axes, out_axes, axis_size, plan))
 
 
-def record_plain(name: str, axis_size: int, plan: Plan, reason: str) -> None:
-    """Note a mapped call of the function called `name` that is left to `jax.vmap`."""
+def record_plain(name: str, axis_size: int, plan: Plan, reason: str, source: str = "") -> None:
+    """Note a mapped call of the function called `name`, defined at `source`, that is left to `jax.vmap`."""
+    logger.info("%s: not in lanes: %s", name, Miss("program", "", reason))
     calls = _calls.get()
     if calls is not None:
-        calls.append(Call(None, (), (), axis_size, plan, reason, name))
+        calls.append(Call(None, (), (), axis_size, plan, reason, name, source=source))
 
 
-@dataclasses.dataclass(frozen=True)
-class KernelReport:
-    """One kernel.
+def warn_plain(name: str, reason: str) -> None:
+    """Warn of such a call, unless somebody records it: the report will say it."""
+    if _calls.get() is None:
+        warn_of_whole(name, reason)
 
-    Attributes:
-      equations: how many it holds, inner ones included.
-      lanes, native_lanes, vectors, ruling, reason: examples of one step, and how they were found.
-      steps, tail: whole steps, and examples left after them.
-      threads, chunk: most threads that work on it; examples that a thread claims at a time (0: chosen at run time).
-      refill: a lane that has left the program's loop takes the next example when not more than this many lanes are
-        active; 0: each step runs until its last example is done.
-      scratch_bytes: memory of each thread.
-    """
 
-    equations: int
-    lanes: int
-    native_lanes: int
-    vectors: int
-    ruling: str
-    reason: str
-    steps: int
-    tail: int
-    threads: int
-    chunk: int
-    refill: int
-    scratch_bytes: int
+def users_line(fun: Any) -> str:
+    """Where a function is defined, as `file:line (function)`; empty where unknown."""
+    code = getattr(inspect.unwrap(fun) if callable(fun) else fun, "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno} ({code.co_qualname})" if code else ""
 
-    def lines(self) -> list[str]:
-        """The kernel in words."""
-        chunk = f"{self.chunk} examples" if self.chunk else "chosen from batch and threads at run time"
-        return [
-            f"lanes: {self.lanes} = {self.native_lanes} native {self.ruling} x {self.vectors} in flight "
-            f"({self.reason})",
-            f"steps: {self.steps} whole, tail of {self.tail}",
-            f"uneven loops: lanes take the next example when {self.refill} or fewer are active" if self.refill else
-            "uneven loops: a step runs until its last example is done",
-            f"threads: at most {self.threads}; chunk: {chunk}",
-            f"examples in flight: {self.lanes * self.threads}; scratch: {self.scratch_bytes} bytes a thread",
-        ]
+
+def record_pieces(name: str, axis_size: int, plan: Plan, pieces: Sequence[Call | tuple[Miss, ...]]) -> None:
+    """Note a mapped call of the function called `name` that was cut."""
+    calls = _calls.get()
+    if calls is not None:
+        only = pieces[0] if len(pieces) == 1 and isinstance(pieces[0], Call) else None
+        calls.append(only or Call(None, (), (), axis_size, plan, name=name, pieces=tuple(pieces)))
+    else:
+        warn_of_misses(name, [miss for piece in pieces if isinstance(piece, tuple) for miss in piece])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,6 +111,7 @@ class Report:
       kernels: one for each part in lanes.
       misses: equations that are not in lanes, and why.
       checks: source lines of run-time checks that run once after the kernels.
+      plan: what was asked for; its `sources` say where.
     """
 
     name: str
@@ -127,6 +121,7 @@ class Report:
     kernels: tuple[KernelReport, ...]
     misses: tuple[Miss, ...]
     checks: tuple[str, ...]
+    plan: Plan = dataclasses.field(default_factory=Plan)
 
     @property
     def plan_line(self) -> str:
@@ -138,27 +133,85 @@ class Report:
 
     def __str__(self) -> str:
         lines = [f"{self.name} over {self.axis_size} examples on {self.target}",
-                 f"  route: {' -> '.join(self.routes) or UNIFORM}"]
+                 f"  route: {' -> '.join(self.routes) or UNIFORM}",
+                 f"  asked for: {self._asked_for()}"]
         for i, kernel in enumerate(self.kernels):
             lines.append(f"  kernel {i}: {kernel.equations} equations")
             lines.extend(f"    {line}" for line in kernel.lines())
+        if self.plan.threads is not None and XLA in self.routes:
+            lines.append("  what XLA runs is on its own threads, whatever `threads` says")
         if self.checks:
             lines.append("  checks, run once after the kernels: " + "; ".join(self.checks))
         lines.append("  not in lanes:" + ("" if self.misses else " nothing"))
-        lines.extend(f"    {miss}" for miss in self.misses)
+        for miss in self.misses:
+            mend = hint(miss)
+            lines.extend([f"    {miss}", *[f"      hint: {mend}"] * bool(mend)])
         return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything above as JSON takes it."""
+        return {"name": self.name, "axis_size": self.axis_size, "target": self.target, "routes": list(self.routes),
+                "plan": self.plan.typed(), "sources": dict(self.plan.sources), "plan_line": self.plan_line,
+                "kernels": [kernel.to_dict() for kernel in self.kernels],
+                "misses": [{**dataclasses.asdict(miss), "hint": hint(miss)} for miss in self.misses],
+                "checks": list(self.checks)}
+
+    def __rich__(self) -> Any:
+        from rich.text import Text  # for who prints with rich alone
+
+        text = Text(str(self))
+        text.highlight_regex(r"^.* examples on .*$", "bold")
+        text.highlight_regex(r"(?m)^ +(route|asked for|kernel \d+|not in lanes|bound by [a-z ]+)(?=[: ])", "bold cyan")
+        text.highlight_regex(r"(?m)^ +hint:.*$", "green")
+        text.highlight_regex(r"\bvarying\b", "yellow")
+        return text
+
+    def _repr_html_(self) -> str:
+        rows = [("route", " \u2192 ".join(self.routes) or UNIFORM), ("asked for", self._asked_for())]
+        parts = [_html.table(["", ""], rows)]
+        for i, kernel in enumerate(self.kernels):
+            lines = kernel.lines()
+            facts = [line.partition(": ")[::2] for line in lines[:len(lines) - len(kernel.control_flow)]]
+            parts += [f"<div>kernel {i}: {kernel.equations} equations</div>", _html.table(["", ""], facts),
+                      _html.table(["loops and branches", "line", "lanes"],
+                                  [("\u2003" * site.depth + site.kind, site.source, site.meaning)
+                                   for site in kernel.control_flow])]
+        missed = [(miss.primitive, miss.source, miss.reason, hint(miss)) for miss in self.misses]
+        parts.append(_html.table(["not in lanes", "line", "reason", "hint"], missed))
+        return _html.block(f"{self.name} over {self.axis_size:,} examples on {self.target}", *parts)
+
+    def _asked_for(self) -> str:
+        """The fields of the plan that are not left to lanax, and who set each."""
+        fields = {name: f"{name}={value}" for name, value in self.plan.typed().items()}
+        given = [f"{text} ({self.plan.sources.get(name, 'the call')})" for name, text in fields.items()]
+        left = [name for name in FIELDS if name not in fields]
+        return "; ".join([", ".join(given) or "nothing", *[f"automatic: {', '.join(left)}"] * bool(left)])
 
 
 def report_of(call: Call) -> Report:
     """The report of one recorded call; compiles nothing."""
     target = f"{host().cpu}, {host().instruction_set}"
+    if call.pieces:
+        return _joined(call, target)
     if call.program is None:
-        return Report(call.name, call.axis_size, target, (XLA,), (), (Miss("program", "", call.reason),), ())
+        return Report(call.name, call.axis_size, target, (XLA,), (), (Miss("program", call.source, call.reason),), (),
+                      call.plan)
     way = call.stages
     kernels = [way.kernel(i, *axes, call.axis_size) for i, axes in kernel_axes(way)]
     return Report(call.program.name, call.axis_size, target, way.partition.routes,
                   tuple(_kernel_report(k, call.axis_size) for k in kernels), way.partition.misses,
-                  tuple(c.source for c in way.checks))
+                  tuple(c.source for c in way.checks), call.plan)
+
+
+def _joined(call: Call, target: str) -> Report:
+    """The report of a program that was cut."""
+    parts = [report_of(piece) if isinstance(piece, Call) else
+             Report(call.name, call.axis_size, target, (XLA,), (), piece, ()) for piece in call.pieces]
+    routes = [route for part in parts for route in part.routes]
+    return Report(call.name, call.axis_size, target,
+                  tuple(route for i, route in enumerate(routes) if i == 0 or route != routes[i - 1]),
+                  tuple(k for part in parts for k in part.kernels), tuple(m for part in parts for m in part.misses),
+                  tuple(c for part in parts for c in part.checks), call.plan)
 
 
 def kernel_axes(way: Stages) -> list[tuple[int, tuple[Axes, tuple[int, ...]]]]:
@@ -177,19 +230,29 @@ def kernel_axes(way: Stages) -> list[tuple[int, tuple[Axes, tuple[int, ...]]]]:
     return found
 
 
+def threads_of(kernel: Kernel, axis_size: int) -> int:
+    """Most threads that work on a kernel."""
+    most = max(1, math.ceil(axis_size / kernel.plan.grain))
+    return min(kernel.threads or pool_threads(), pool_threads(), most)
+
+
 def _kernel_report(kernel: Kernel, axis_size: int) -> KernelReport:
     plan = kernel.plan
-    most = max(1, math.ceil(axis_size / plan.grain))
-    threads = min(plan.threads or pool_threads(), pool_threads(), most)
+    threads = threads_of(kernel, axis_size)
+    read, written = bytes_of(kernel.jaxpr, kernel.in_axes)
     return KernelReport(count_equations(kernel.jaxpr), plan.lanes, plan.native_lanes, plan.vectors, plan.ruling,
                         plan.reason, axis_size // plan.lanes, axis_size % plan.lanes, threads, plan.chunk,
-                        plan.refill, kernel.source.scratch_bytes)
+                        plan.refill, kernel.source.scratch_bytes, read, written,
+                        work_of(kernel.jaxpr, equation_cost), tuple(control_flow(kernel.uniformity)))
 
 
 def text_of(call: Call, stage: str) -> str:
     """One stage of a recorded call as text."""
     if stage == "plan":
         return str(report_of(call))
+    if call.pieces:
+        return "\n".join(text_of(piece, stage) if isinstance(piece, Call) else
+                         "\n".join(f"left to jax.vmap: {miss}" for miss in piece) for piece in call.pieces)
     if call.program is None:
         return f"left to jax.vmap: {call.reason}"
     way = call.stages
@@ -198,9 +261,7 @@ def text_of(call: Call, stage: str) -> str:
     if stage == "uniformity":
         return way.uniformity.text()
     kernels = [way.kernel(i, *axes, call.axis_size) for i, axes in kernel_axes(way)]
-    pick: dict[str, Any] = {"llvm": lambda k: k.source.text, "optimised": lambda k: k.compiled.optimised,
-                            "asm": lambda k: k.compiled.asm}
-    return "\n".join(pick[stage](k) for k in kernels)
+    return "\n".join(kernel.stage(stage) for kernel in kernels)
 
 
 def join_reports(reports: Sequence[Report]) -> str:

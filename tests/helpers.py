@@ -10,8 +10,10 @@ import jax
 import numpy as np
 
 from lanax import _jax, _trace, _uniformity
+from lanax._complex import split
 from lanax._lowering.coverage import has_rule
 from lanax._lowering.kernel import KERNEL, build_kernel
+from lanax._lowering.keys import is_complex
 from lanax._lowering.operands import Operand
 from lanax._lowering.registry import COMPOSITIONS
 from lanax._refill import around_loop
@@ -27,6 +29,11 @@ def mask_bits_of(jaxpr: Any) -> int:
     return 64 if wide else 32
 
 
+def expand(closed: Any) -> Any:
+    """A program with calls inlined and compositions replaced."""
+    return _trace.expand(closed, has_rule, COMPOSITIONS)
+
+
 def run_kernel(fun: Callable[..., Any], args: Sequence[Any], in_axes: Any = 0, lanes: int = 8,
                refill: int = 0) -> list[np.ndarray]:
     """Run the kernel of the per-example `fun` on whole batches; gives its flat results, batch axis first.
@@ -39,7 +46,7 @@ def run_kernel(fun: Callable[..., Any], args: Sequence[Any], in_axes: Any = 0, l
     avals = [jax.core.ShapedArray(a.shape if ax is None else np.delete(a.shape, ax), a.dtype)
              for a, ax in zip(args, axes, strict=True)]
     closed = _jax.trace(lambda *a: jax.tree.leaves(fun(*a)), avals)
-    expanded = _trace.expand(closed, has_rule, COMPOSITIONS)
+    expanded = split(expand(closed), [True] * len(axes), expand)  # in the kernel nothing may stay complex
     jaxpr, consts = _jax.open_and_consts(expanded)
     if consts:
         jaxpr = _jax.make_open([*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns, jaxpr)
@@ -56,7 +63,8 @@ def run_kernel(fun: Callable[..., Any], args: Sequence[Any], in_axes: Any = 0, l
     pointers = (ctypes.c_void_p * (len(buffers) + len(outputs)))(*[a.ctypes.data for a in [*buffers, *outputs]])
     scratch = np.zeros(source.scratch_bytes + 64, np.uint8)
     kernel(ctypes.addressof(pointers), 0, size, size, -(-scratch.ctypes.data // 64) * 64)
-    return outputs
+    return [x.view(v.aval.dtype)[..., 0] if is_complex(v.aval) else x
+            for x, v in zip(outputs, jaxpr.outvars, strict=True)]
 
 
 def loop(fun: Callable[..., Any], args: Sequence[Any], in_axes: Any = 0) -> list[np.ndarray]:

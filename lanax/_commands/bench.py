@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -12,14 +14,16 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from lanax._commands.console import console
 from lanax._suite.program import Program
 from lanax._suite.programs import find
-from lanax._suite.report import as_json, seconds, table, times
-from lanax._suite.timing import Result, measure
+from lanax._suite.report import CLOSE, as_json, plan_checks_as_json, plan_table, seconds, table, times
+from lanax._suite.timing import PlanCheck, Result, check_plan, measure
+
+T = TypeVar("T")
 
 BUDGET = 10.0
 QUICK_BUDGET = 0.5
 
 
-def run(names: Sequence[str], file: Path, quick: bool) -> int:
+def run(names: Sequence[str], file: Path, quick: bool, plan_check: bool = False) -> int:
     """Times the programs of these names, all of them for no names. Returns 1 where an answer is wrong."""
     out = console()
     try:
@@ -27,15 +31,36 @@ def run(names: Sequence[str], file: Path, quick: bool) -> int:
     except KeyError as error:
         out.print(error.args[0])
         return 2
-    results = measure_all(programs, quick=quick, budget=QUICK_BUDGET if quick else BUDGET, out=out)
+    budget = QUICK_BUDGET if quick else BUDGET
+    if plan_check:
+        return _check_plans(programs, file, quick=quick, budget=budget, out=out)
+    results = measure_all(programs, quick=quick, budget=budget, out=out)
     out.print(table(results, goals=not quick))
-    file.write_text(json.dumps(as_json(results), indent=2) + "\n")
-    out.print(f"wrote {file}")
+    _write(file, as_json(results), out)
     return verdict(results, out)
+
+
+def _check_plans(programs: Sequence[Program], file: Path, *, quick: bool, budget: float, out: Console) -> int:
+    """Compares the automatic plan of the programs with every route, and names those that are far from the best."""
+    checks = _one_by_one(programs, functools.partial(check_plan, quick=quick, budget=budget), _check_line, out)
+    out.print(plan_table(checks))
+    far = [f"{check.program.name} ({check.best}: {check.ratio:.2f} x)" for check in checks if check.ratio > CLOSE]
+    out.print(f"more than {CLOSE - 1:.0%} slower than the best: {', '.join(far) or 'none'}")
+    _write(file, plan_checks_as_json(checks), out)
+    return 0
+
+
+def _write(file: Path, found: dict[str, Any], out: Console) -> None:
+    file.write_text(json.dumps(found, indent=2) + "\n")
+    out.print(f"wrote {file}")
 
 
 def measure_all(programs: Sequence[Program], *, quick: bool, budget: float, out: Console) -> list[Result]:
     """Measures the programs one after the other and shows how far it is; leaves out what cannot be imported."""
+    return _one_by_one(programs, functools.partial(measure, quick=quick, budget=budget), _line, out)
+
+
+def _one_by_one(programs: Sequence[Program], do: Callable[..., T], line: Callable[[T], str], out: Console) -> list[T]:
     results = []
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=out, transient=True) as progress:
@@ -46,18 +71,16 @@ def measure_all(programs: Sequence[Program], *, quick: bool, budget: float, out:
                 continue
             heading = f"{number}/{len(programs)} {program.title}"
             task = progress.add_task(heading)
-            result = measure(
-                program,
-                quick=quick,
-                budget=budget,
-                tell=lambda doing, task=task, heading=heading: progress.update(
-                    task, description=f"{heading}: [dim]{doing}[/]"
-                ),
-            )
+            result = do(program, tell=lambda doing, task=task, heading=heading: progress.update(
+                task, description=f"{heading}: [dim]{doing}[/]"))
             progress.remove_task(task)
-            out.print(_line(result))
+            out.print(line(result))
             results.append(result)
     return results
+
+
+def _check_line(check: PlanCheck) -> str:
+    return f"{check.program.title}: auto {seconds(check.sides['auto'])}, [bold]{check.ratio:.2f}[/] of {check.best}"
 
 
 def _line(result: Result) -> str:

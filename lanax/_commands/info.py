@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import platform
+import sys
+from typing import Any
 
 import jax
 import llvmlite.binding as llvm
@@ -17,11 +20,22 @@ TYPES = (("bool, float32, float16, bfloat16", 32), ("float64", 64), ("int8, uint
          ("int32, uint32", 32), ("int64, uint64", 64))
 
 
-def run() -> int:
+def run(as_json: bool = False) -> int:
     """Prints the machine, the native lanes and JAX's devices."""
     target = host()
+    if as_json:
+        sys.stdout.write(json.dumps(_facts(target), indent=2) + "\n")
+        return 0
     console().print(_machine(target), "", _lanes(target), "", _devices())
     return 0
+
+
+def _facts(target: Target) -> dict[str, Any]:
+    """The same as JSON takes it."""
+    lanes = {name: target.native_lanes(bits) for names, bits in TYPES for name in names.split(", ")}
+    devices = [{"device": str(d), "kind": d.device_kind, "platform": d.platform} for d in jax.devices()]
+    return {**machine(), "processor": _processor_name(), "registers": target.registers, "native_lanes": lanes,
+            "devices": devices}
 
 
 def _machine(target: Target) -> Table:

@@ -23,13 +23,14 @@ def check(case: Case, got: list[np.ndarray], want: list[np.ndarray]) -> None:
             np.testing.assert_array_equal(comparable(x), comparable(y))
             continue
         eps = float(jax.numpy.finfo(y.dtype).eps) if y.dtype.itemsize == 2 else 0.0
-        np.testing.assert_allclose(x.astype(np.float64), y.astype(np.float64), max(case.rtol, 2 * eps),
+        wide = np.complex128 if y.dtype.kind == "c" else np.float64
+        np.testing.assert_allclose(x.astype(wide), y.astype(wide), max(case.rtol, 2 * eps),
                                    max(case.atol, eps / 4))
 
 
 def comparable(x: np.ndarray) -> np.ndarray:
     """The array in a dtype whose NaN NumPy knows."""
-    return x if x.dtype.kind in "biuf" else x.astype(np.float32)
+    return x if x.dtype.kind in "biufc" else x.astype(np.float32)
 
 
 def vmapped(case: Case, args: list[np.ndarray], axes: tuple[int | None, ...] | int = 0) -> list[np.ndarray]:
