@@ -15,7 +15,7 @@ from lanax._commands.explain import mapped_call, reported
 
 def run(function: Any, args: Sequence[Any], in_axes: Any, case: str | None, as_json: bool, *, seconds: float,
         store: bool) -> int:
-    """Prints the table, or JSON. Returns 2 for a command line that cannot be used, 1 where the function itself fails."""
+    """Prints the table, or JSON. Returns 2 for a command line that cannot be used, 1 where the function fails."""
     return reported(lambda: _show(lanax.tune(*mapped_call(function, args, in_axes, case), seconds=seconds, store=store,
                                              progress=not as_json), as_json))
 

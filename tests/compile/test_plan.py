@@ -184,6 +184,14 @@ def layer_norm(x: Any) -> Any:
     return (x - x.mean()) * lax.rsqrt(x.var() + 1e-5)
 
 
+def newton(x: Any) -> Any:
+    return lax.fori_loop(0, 20, lambda _, v: 0.5 * (v + x / v), x)
+
+
+def diffusion(x: Any) -> Any:
+    return lax.fori_loop(0, 20, lambda _, v: 0.5 * v + 0.25 * (jnp.roll(v, 1) + jnp.roll(v, -1)), x)
+
+
 def likelihood(p: Any, x: Any) -> Any:
     return jnp.sum(jnp.logaddexp(p[0] * x - p[1], p[2] * x + p[3]))
 
@@ -200,10 +208,15 @@ GAINS: list[tuple[str, Any, tuple[tuple[int, ...], ...], bool]] = [
     *((f"perceptron of {n}", lambda x: jnp.tanh(x @ jnp.ones((x.size, 64))) @ jnp.ones((64, 10)), ((n,),), False)
       for n in (64, 1024)),
     *((f"sine of {n}", jnp.sin, ((n,),), True) for n in (1, 64, 1024)),
+    *((f"Newton's method of {n}", newton, ((n,),), n <= 64) for n in (4, 64, 65, 4096)),
+    *((f"diffusion of {n}", diffusion, ((n,),), True) for n in (64, 4096)),
     *((f"smoothing of {n}", lambda x: jnp.convolve(x, jnp.ones(3), "same"), ((n,),), True) for n in (64, 1024)),
     *((f"cosine of {n}", cosine, ((n,), (n,)), True) for n in (64, 1024)),
     ("a vector times its product", lambda x, y: (x @ y) * x, ((256,), (256,)), False),
     ("a product with a shared vector", lambda x: jnp.tanh(x @ jnp.ones(256)), ((256,),), False),
+    ("a product with a small matrix", lambda m, x: jnp.tanh(m @ x), ((7, 7), (7,)), True),
+    ("a product with a larger one", lambda m, x: jnp.tanh(m @ x), ((8, 8), (8,)), False),
+    ("a product of matrices", lambda a, b: a @ b, ((8, 8), (8, 8)), True),
     ("a likelihood", likelihood, ((4,), (256,)), False),
     ("its gradient", jax.grad(likelihood), ((4,), (256,)), True),
     ("its Hessian", jax.hessian(likelihood), ((4,), (256,)), True),
