@@ -25,8 +25,7 @@ def coupled(y: Any, args: Any) -> Any:
 
 def newton(batch: int) -> Any:
     def solve(a: Any, b: Any) -> Any:
-        solution = optimistix.root_find(coupled, optimistix.Newton(rtol=1e-5, atol=1e-5), jnp.zeros(2), (a, b))
-        return solution.value, solution.stats["num_steps"]
+        return optimistix.root_find(coupled, optimistix.Newton(rtol=1e-5, atol=1e-5), jnp.zeros(2), (a, b)).value
 
     return lambda a, b: jax.vmap(solve)(a, b), (numbers(1, -0.8, 0.8, batch), numbers(2, 0.1, 0.6, batch))
 
@@ -72,8 +71,7 @@ def bfgs(batch: int) -> Any:
 def fixed_point(batch: int) -> Any:
     def solve(a: Any) -> Any:
         solver = optimistix.FixedPointIteration(rtol=1e-6, atol=1e-6)
-        solution = optimistix.fixed_point(lambda y, a: jnp.cos(a * y), solver, jnp.float32(0.5), a)
-        return solution.value, solution.stats["num_steps"]
+        return optimistix.fixed_point(lambda y, a: jnp.cos(a * y), solver, jnp.float32(0.5), a).value
 
     return lambda a: jax.vmap(solve)(a), (numbers(7, 0.2, 0.9, batch),)
 
