@@ -114,6 +114,7 @@ def main() -> None:
         "jax.vmap": (jax.jit(jax.vmap(newton)), (large,)),
         "jax.lax.map": (jax.jit(lambda x: lax.map(newton, x)), (large,)),
         "lanax.map": (jax.jit(lambda x: lanax.map(newton, x)), (large,)),
+        "lanax.vmap, route lanes": (mapped(newton, route="lanes"), (large,)),
         "lanax.vmap": (mapped(newton), (large,)),
     }, rounds)
     jax.config.update("jax_enable_x64", True)
