@@ -11,9 +11,8 @@ from typing import Any
 from lanax._jax import Atom, Jaxpr, JaxprEqn, Literal, ShapedArray, Var, make_open, source_line
 from lanax._surgery import inner_jaxprs
 from lanax._uniformity import Uniformity
+from lanax._work import Cost
 
-#: Vector instructions of an equation for one step, roughly.
-Cost = Callable[[JaxprEqn], float]
 #: Gives the reason why an equation cannot be in lanes, or None.
 WhyNot = Callable[[JaxprEqn], "str | None"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -13,9 +13,8 @@ from lanax._refill import around_loop
 from lanax._surgery import indexed_carries, inner_jaxprs
 from lanax._target import Target
 from lanax._uniformity import Uniformity
+from lanax._work import ASSUMED_TRIPS, Cost
 
-#: Trips that a loop with an unknown end is taken to make.
-_ASSUMED_TRIPS = 16
 #: Cycles of work that make it worth waking another thread.
 _THREAD_CYCLES = 100_000
 
@@ -29,8 +28,6 @@ _LOOPED = 16
 _LONG = 4000
 #: By how much the gain of refilling lanes must exceed its cost, both being guesses.
 _REFILL_MARGIN = 2
-
-Cost = Callable[[JaxprEqn], float]
 
 
 def plan_kernel(found: Uniformity, plan: Plan, target: Target, cost: Cost, few: bool = False) -> KernelPlan:
@@ -66,7 +63,7 @@ def _refill(found: Uniformity, lanes: int, native: int, cost: Cost) -> int:
     if loop is None:
         return 0
     trip = example_cost(loop.cond.jaxpr, cost) + example_cost(loop.body.jaxpr, cost)
-    gain = 0.3 * _ASSUMED_TRIPS * trip / native
+    gain = 0.3 * ASSUMED_TRIPS * trip / native
     moved = sum(v.aval.size for v in (*found.jaxpr.invars, *found.jaxpr.outvars) if found.of([v])[0])
     around = example_cost(loop.before.jaxpr, cost) + example_cost(loop.after.jaxpr, cost)
     loss = 3 * moved + 15 + around / 2
@@ -81,7 +78,7 @@ def _walk(found: Uniformity, weight: float = 1.0) -> Iterator[Visit]:
     for i, eqn in enumerate(found.jaxpr.eqns):
         inside = found.inner.get(i, ())
         yield eqn, found, inside, weight
-        deeper = weight * (_ASSUMED_TRIPS if eqn.primitive.name in ("while", "scan") else 1)
+        deeper = weight * (ASSUMED_TRIPS if eqn.primitive.name in ("while", "scan") else 1)
         for inner in inside:
             yield from _walk(inner, deeper)
 
@@ -150,7 +147,7 @@ def example_cost(jaxpr: Jaxpr, cost: Cost) -> float:
         if eqn.primitive.name == "scan":
             total += eqn.params["length"] * sum(inner)
         elif eqn.primitive.name == "while":
-            total += _ASSUMED_TRIPS * sum(inner)
+            total += ASSUMED_TRIPS * sum(inner)
         else:
             total += sum(inner) + cost(eqn)
     return total

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
+import lanax
 from lanax import _jax, _trace, _uniformity
 from lanax._complex import split
 from lanax._lowering.coverage import has_rule
@@ -75,3 +77,22 @@ def loop(fun: Callable[..., Any], args: Sequence[Any], in_axes: Any = 0) -> list
     rows = [one(*(a if ax is None else np.take(a, i, ax) for a, ax in zip(args, axes, strict=True)))
             for i in range(size)]
     return [np.stack([np.asarray(row[k]) for row in rows]) for k in range(len(rows[0]))]
+
+
+def same_under_both(with_mapper: Callable[[Callable[..., Any]], Any], rtol: float = 2e-5) -> None:
+    """`with_mapper(lanax.vmap)` gives what `with_mapper(jax.vmap)` gives: types (weak ones too) and values."""
+    got, want = (jax.tree.leaves_with_path(with_mapper(mapper)) for mapper in (lanax.vmap, jax.vmap))
+    for (path, x), (where, y) in zip(got, want, strict=True):
+        assert (path, x.shape, x.dtype, getattr(x, "weak_type", 0)) == (where, y.shape, y.dtype,
+                                                                        getattr(y, "weak_type", 0))
+        if y.dtype != jax.dtypes.float0:
+            np.testing.assert_allclose(x, y, rtol=rtol, atol=rtol)
+
+
+def in_threads(work: Callable[[int], None], count: int) -> None:
+    """`work(k)` for each k below `count`, all at the same time."""
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from lanax._lowering.context import Context, LowerInner
 from lanax._lowering.emitter import Emitter
 from lanax._lowering.keys import by_word, is_complex, is_key
 from lanax._lowering.liveness import Liveness
-from lanax._lowering.meter import counts
+from lanax._lowering.meter import counts, inside
 from lanax._lowering.registry import RULES
 from lanax._uniformity import Uniformity
 
@@ -84,7 +83,7 @@ def _inner_lowering(b: Emitter, eqn: JaxprEqn, inner: tuple[Uniformity, ...]) ->
 
     def lower(which: int, args: Sequence[Array], mask: ir.Value | None) -> list[Array]:
         found = inner[which]
-        with b.meter.inside() if b.meter else contextlib.nullcontext():
+        with inside(b):
             return [b.settled(x) for x in lower_jaxpr(b, found.jaxpr, args, found, mask)]
 
     return lower

@@ -84,6 +84,7 @@ class _Builder:
         self.inputs, self.outputs = inputs, outputs
         self.lanes, self.mask_bits = lanes, mask_bits
         self.meter = meter
+        self.buffers = len(inputs) + len(outputs) + (meter is not None)
         self.scratch_bytes = 0
 
     def refilled(self, loop: Loop, enough: int) -> None:
@@ -154,8 +155,8 @@ class _Builder:
     def _body(self) -> tuple[ir.Function, Emitter, Frame]:
         """A function of the frame that computes examples: it, an emitter in it, and its arguments. Its buffers and its
         scratch do not overlap."""
-        count = len(self.inputs) + len(self.outputs) + (self.meter is not None)
-        function = ir.Function(self.module, ir.FunctionType(t.VOID, [t.PTR] * count + [t.I64] * 3 + [t.PTR]), "body")
+        signature = ir.FunctionType(t.VOID, [t.PTR] * self.buffers + [t.I64] * 3 + [t.PTR])
+        function = ir.Function(self.module, signature, "body")
         function.linkage = "internal"
         function.attributes.add("noinline")
         function.attributes.add("nounwind")
@@ -175,8 +176,7 @@ class _Builder:
         table, begin, end, size, scratch = function.args
         b = Emitter(ir.IRBuilder(function.append_basic_block("entry")), 1, None, scratch)
         b.scratch_bytes = self.scratch_bytes
-        count = len(self.inputs) + len(self.outputs) + (self.meter is not None)
-        buffers = [b.ir.load(b.ir.gep(table, [b.i64(i)], source_etype=t.PTR), typ=t.PTR) for i in range(count)]
+        buffers = [b.ir.load(b.ir.gep(table, [b.i64(i)], source_etype=t.PTR), typ=t.PTR) for i in range(self.buffers)]
         frame = buffers, begin, end, size, scratch
         if self.meter is None:
             run(b, frame)

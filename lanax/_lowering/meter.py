@@ -30,7 +30,7 @@ class Site:
     """A loop or a branch of a kernel.
 
     Attributes:
-      kind: `while`, `scan`, `cond`, or `refill` for a program's own loop where lanes take the next example.
+      kind: `while`, `scan` or `cond`.
       source: the user's line.
       depth: how many loops and branches are around it.
       sides: of a branch, how many; 0 for a loop.
@@ -74,7 +74,8 @@ class Meter:
         self.blocks: list[Block] = []
         #: The site of each equation, by the identity of the equation.
         self.by_equation: dict[int, Site] = {}
-        self._depth = 0
+        #: How many loops and branches are around what is being lowered.
+        self.depth = 0
         #: Where the counters of this run of the kernel are: set while a function is being built.
         self.row: ir.Value | None = None
 
@@ -83,20 +84,14 @@ class Meter:
         """Counters of one run of the kernel, the header included."""
         return len(HEADER) + sum(site.columns for site in self.sites) + len(self.blocks)
 
-    def site(self, eqn: JaxprEqn, kind: str, sides: int = 0) -> Site:
-        """The site of an equation, which may be lowered more than once."""
+    def site(self, eqn: JaxprEqn) -> Site:
+        """The site of a loop or a branch, which may be lowered more than once."""
         if id(eqn) not in self.by_equation:
-            site = Site(kind, source_line(eqn), self._depth, sides, self.columns)
+            sides = len(eqn.params.get("branches", ()))
+            site = Site(eqn.primitive.name, source_line(eqn), self.depth, sides, self.columns)
             self.sites.append(site)
             self.by_equation[id(eqn)] = site
         return self.by_equation[id(eqn)]
-
-    @contextmanager
-    def inside(self) -> Iterator[None]:
-        """While an equation's inner jaxprs are lowered."""
-        self._depth += 1
-        yield
-        self._depth -= 1
 
     def count_blocks(self, b: Emitter, function: ir.Function) -> None:
         """Count the runs of each block of a finished function that computes something."""
@@ -228,10 +223,19 @@ class Metered(Counts):
         return total
 
 
+@contextmanager
+def inside(b: Emitter) -> Iterator[None]:
+    """While an equation's inner jaxprs are lowered: the sites that are met are one level deeper."""
+    if b.meter is None:
+        yield
+        return
+    b.meter.depth += 1
+    yield
+    b.meter.depth -= 1
+
+
 def counts(b: Any, eqn: JaxprEqn) -> Counts:
     """What counts an equation that is being lowered."""
-    name = eqn.primitive.name
-    if b.meter is None or b.meter.row is None or name not in ("while", "scan", "cond"):
+    if b.meter is None or b.meter.row is None or eqn.primitive.name not in ("while", "scan", "cond"):
         return SILENT
-    sides = len(eqn.params["branches"]) if name == "cond" else 0
-    return Metered(b, b.meter, b.meter.site(eqn, name, sides))
+    return Metered(b, b.meter, b.meter.site(eqn))

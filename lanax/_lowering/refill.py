@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -14,7 +13,7 @@ from lanax._lowering.arrays import Array
 from lanax._lowering.context import Context
 from lanax._lowering.emitter import Emitter
 from lanax._lowering.jaxpr import lower_jaxpr
-from lanax._lowering.meter import counts
+from lanax._lowering.meter import counts, inside
 from lanax._lowering.operands import Operand, Slots, input_array, strided
 from lanax._lowering.rules.control_flow import Carry, borrow
 from lanax._refill import Loop
@@ -159,7 +158,7 @@ class RefilledLoop:
 
     def _lower(self, which: int, args: Sequence[Array], mask: ir.Value | None) -> list[Array]:
         found = (self.loop.cond, self.loop.body)[which]
-        with self.b.meter.inside() if self.b.meter else contextlib.nullcontext():
+        with inside(self.b):
             return [self.b.settled(x) for x in lower_jaxpr(self.b, found.jaxpr, args, found, mask)]
 
     def _goes_on(self, carry: Carry, operands: list[Array], state: Values, mask: ir.Value) -> ir.Value:

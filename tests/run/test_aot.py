@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import in_threads
 from jax import export, lax
 from jax.experimental import checkify, serialize_executable
 
@@ -322,9 +323,5 @@ def test_calls_and_compilations_in_many_threads() -> None:
                 continue
             wrong.append((k, i))
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(6)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
+    in_threads(work, 6)
     assert wrong == []

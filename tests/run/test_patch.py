@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import in_threads
 from jax import lax
 
 import lanax
@@ -140,11 +141,7 @@ def test_many_threads_patch_at_once() -> None:
                 if plan_of(inline, X) != plan:
                     wrong.append((k, i, plan))
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(6)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
+    in_threads(work, 6)
     assert wrong == []
 
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import same_under_both as same
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.custom_batching import custom_vmap
@@ -23,16 +24,6 @@ X = jnp.linspace(0.2, 1.7, 7)
 MATRIX = jnp.linspace(-1.0, 2.0, 21).reshape(7, 3)
 W = jnp.array([0.3, -0.7, 1.1])
 N = jnp.arange(7)
-
-
-def same(with_mapper: Callable[[Mapper], Any], rtol: float = 2e-5) -> None:
-    """`with_mapper(lanax.vmap)` gives what `with_mapper(jax.vmap)` gives: types (weak ones too) and values."""
-    got, want = (jax.tree.leaves_with_path(with_mapper(mapper)) for mapper in (lanax.vmap, jax.vmap))
-    for (path, x), (where, y) in zip(got, want, strict=True):
-        assert (path, x.shape, x.dtype, getattr(x, "weak_type", 0)) == (where, y.shape, y.dtype,
-                                                                        getattr(y, "weak_type", 0))
-        if y.dtype != jax.dtypes.float0:
-            np.testing.assert_allclose(x, y, rtol=rtol, atol=rtol)
 
 
 def both_ways(fun: Callable[..., Any], rtol: float = 2e-5) -> None:
