@@ -24,6 +24,7 @@ from lanax._lowering.kernel import KERNEL, KernelSource, build_kernel
 from lanax._lowering.meter import Meter
 from lanax._lowering.operands import Operand
 from lanax._lowering.registry import COMPOSITIONS, RULES
+from lanax._once import once
 from lanax._partition import Partition, miss_reason, partition
 from lanax._plan import KernelPlan, Plan
 from lanax._planner import FEW, plan_kernel
@@ -57,7 +58,7 @@ class Stages:
     out_axes: tuple[int, ...]
     plan: Plan
 
-    @functools.cached_property
+    @once
     def _expanded(self) -> tuple[Any, list[Check]]:
         closed = _jax.make_closed(self.program.jaxpr)
         program, checks = extract_checks(_expand(closed))
@@ -65,7 +66,7 @@ class Stages:
             return program, checks
         return split(program, [axis is not None for axis in self.in_axes], _expand), checks
 
-    @functools.cached_property
+    @once
     def expanded(self) -> Jaxpr:
         """Calls inlined, compositions replaced, checks taken out, complex values split into their parts; its constants
         are its first inputs."""
@@ -82,12 +83,12 @@ class Stages:
         """Run-time checks that are run once after the kernels."""
         return self._expanded[1]
 
-    @functools.cached_property
+    @once
     def uniformity(self) -> Uniformity:
         """Which values vary over the batch."""
         return analyse(self.expanded, [False] * len(self.consts) + [axis is not None for axis in self.in_axes])
 
-    @functools.cached_property
+    @once
     def partition(self) -> Partition:
         """Which equation takes which route."""
         seen = _unvmap.reaches_output(self.expanded)
@@ -121,7 +122,7 @@ class Stages:
                                         self.program.name)
         return self._kernels[key]
 
-    @functools.cached_property
+    @once
     def _kernels(self) -> dict[Any, Kernel]:
         return {}
 
@@ -147,15 +148,15 @@ class Kernel:
         meter = self.source.meter
         return None if meter is None else (math.ceil(axis_size / self.source.lanes), 2 * meter.columns)
 
-    @functools.cached_property
+    @once
     def uniformity(self) -> Uniformity:
         return analyse(self.jaxpr, [axis is not None for axis in self.in_axes])
 
-    @functools.cached_property
+    @once
     def plan(self) -> KernelPlan:
         return plan_kernel(self.uniformity, self.user_plan, host(), equation_cost, self.few)
 
-    @functools.cached_property
+    @once
     def source(self) -> KernelSource:
         plan = self.plan
         loop = around_loop(self.uniformity) if plan.refill else None
@@ -176,7 +177,7 @@ class Kernel:
                           lanes=plan.lanes, scratch=self.source.scratch_bytes, chunk=plan.chunk, threads=self.threads,
                           grain=plan.grain)
 
-    @functools.cached_property
+    @once
     def loaded(self) -> Loaded:
         """Compile the kernel, unless an equal one is in this process or on disk."""
         text = self.source.text

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 from jax import lax
 
 import lanax
+from lanax._once import once
 from lanax._runtime import jit
 
 THREADS = 8
@@ -71,6 +73,18 @@ def test_equal_functions_compile_to_one_kernel(monkeypatch: pytest.MonkeyPatch) 
     for i, got in enumerate(results):
         assert_right(got, program(0.41), batch(i))
     assert len(set(registered)) == 1
+
+
+def test_what_several_threads_ask_for_first_is_computed_once() -> None:
+    class Slow:
+        @once
+        def value(self) -> object:
+            time.sleep(0.05)
+            return object()
+
+    slow = Slow()
+    assert len({id(value) for value in at_once(lambda i: slow.value)}) == 1
+    assert Slow().value is not slow.value
 
 
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
