@@ -138,8 +138,12 @@ def powers(*exponents: int) -> Functions:
 def test_two_floats(dtype: Any) -> None:
     # rem: XLA calls fmod, which does not flush its result. select_n: a choice by `x > y` may become `max(x, y)`, which
     # flushes; XLA's code for one example does so, its code for a batch does not.
-    check({**ARITHMETIC, **COMPARISONS, **CHOICES, "nextafter": lax.nextafter}, pairs(floats(dtype)),
-          flushing=("rem", "select_n"))
+    functions = {**ARITHMETIC, **COMPARISONS, **CHOICES, "nextafter": lax.nextafter}
+    if dtype is BF16:
+        # Where they hand on a subnormal one, jax 0.12 does not flush it, older versions do.
+        extremes = {name: functions.pop(name) for name in ("max", "min", "clamp", "clamp within nothing")}
+        check(extremes, pairs(floats(dtype, subnormal=False)))
+    check(functions, pairs(floats(dtype)), flushing=("rem", "select_n"))
 
 
 @of_dtypes(*FLOATS)
