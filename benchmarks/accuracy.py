@@ -1,12 +1,13 @@
 """Largest error in units in the last place (ULP), special values, instructions and cycles of every function in
 `lanax._math`, beside XLA's function on this machine.
 
-    python benchmarks/accuracy.py [names ...] [--every N] [--points N] [--markdown]
+    python benchmarks/accuracy.py [names ...] [--every N] [--points N] [--markdown] [--fast]
 
 float32 functions of one argument are checked at every N-th float32 (`--every 1`: at all, in about an hour) against
 NumPy in float64; those of two at samples, against long double. float64 is checked against mpmath at `--points` samples
 of each kind: random, and next to what is hard: powers of 2, multiples of pi/2 and of ln 2, ends of domains. Cycles are
-those of one core; the length of a cycle is measured. `--markdown` writes `docs/accuracy.md`. The exit status is 1 where
+those of one core; the length of a cycle is measured. `--markdown` writes `docs/accuracy.md`, with `--fast` only its
+section on the faster tier. The exit status is 1 where
 an error of lanax exceeds its bound.
 """
 
@@ -40,6 +41,7 @@ import lanax
 from lanax import _target
 from lanax._llvm import types as t
 from lanax._llvm.lanes import Lanes
+from lanax._lowering.lanewise.arithmetic import whole_power
 from lanax._math import error, exponential, gamma, hyperbolic, inverse, logarithm, power, trigonometric
 
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "tests" / "run"))
@@ -63,6 +65,7 @@ class Row:
       domain: for each argument, from where to where floats are taken, all exponents alike.
       cores: boxes (a range for each argument) in which numbers are taken at random, all alike.
       limits: the largest errors allowed in float32 and float64.
+      fast: whether it is of the faster tier.
     """
 
     function: Callable[..., ir.Value]
@@ -72,6 +75,7 @@ class Row:
     domain: tuple[Range, ...] = ((-INF, INF),)
     cores: tuple[tuple[Range, ...], ...] = (((-1.0, 1.0),), ((-10.0, 10.0),))
     limits: tuple[float, float] = (1.0, 2.0)
+    fast: bool = False
 
     @property
     def arity(self) -> int:
@@ -93,15 +97,26 @@ def _mp_pow(x: mpmath.mpf, y: mpmath.mpf) -> mpmath.mpf:
 
 
 def _power(y: float) -> Row:
-    """x^y for a constant y."""
+    """x^y for a constant y, rounded to the dtype of x."""
+    rounded = float(np.float32(y))
 
     def function(b: Lanes, x: ir.Value) -> ir.Value:
-        out = power.pow_known(b, x, y)
+        out = power.pow_known(b, x, y if t.bit_width(x.type) == 64 else rounded)
         assert out is not None
         return out
 
-    return Row(function, lambda x: np.power(x, y), lambda x: mpmath.power(x, y), lambda x: x**y, POSITIVE,
-               (((0.1, 10.0),),), (2.1, 3.0))
+    return Row(function, lambda x: np.power(x, rounded), lambda x: mpmath.power(x, y), lambda x: x**y, POSITIVE,
+               (((0.1, 10.0),),))
+
+
+def _whole_power(n: int, limit: float) -> Row:
+    """x^n by products."""
+
+    def function(b: Lanes, x: ir.Value) -> ir.Value:
+        return whole_power(b, np.dtype(f"f{t.bit_width(x.type) // 8}"), x, n)
+
+    return Row(function, lambda x: x ** float(n), lambda x: mpmath.power(x, n), lambda x: lax.integer_pow(x, n),
+               ((10.0 ** (-30 / abs(n)), 10.0 ** (30 / abs(n))),), (((0.1, 10.0),),), (limit, limit))
 
 
 POSITIVE = ((0.0, INF),)
@@ -127,6 +142,11 @@ FUNCTIONS = {
                (((0.1, 10.0), (-30.0, 30.0)), ((0.7, 1.4), (-240.0, 240.0)), ((0.99, 1.01), (-7e4, 7e4)))),
     "x^0.1875": _power(0.1875),
     "x^-0.875": _power(-0.875),
+    "x^(-1/3)": _power(-1 / 3),
+    "x^-0.5": _power(-0.5),
+    "x^3": _whole_power(3, 1.5),
+    "x^-2": _whole_power(-2, 2.0),
+    "x^10": _whole_power(10, 7.0),
     "sinh": Row(hyperbolic.sinh, np.sinh, mpmath.sinh, lax.sinh, cores=WIDE),
     "cosh": Row(hyperbolic.cosh, np.cosh, mpmath.cosh, lax.cosh, cores=WIDE),
     "tanh": Row(hyperbolic.tanh, np.tanh, mpmath.tanh, lax.tanh),
@@ -230,7 +250,7 @@ def errors_of(row: Row, args: list[np.ndarray], results: list[np.ndarray]) -> li
 
 def accuracy(row: Row, dtype: np.dtype, step: int, count: int) -> tuple[Worst, Worst]:
     """The largest errors of our function and of XLA's."""
-    compiled = Compiled(row.function, dtype, lanes=8, arity=row.arity)
+    compiled = Compiled(row.function, dtype, lanes=8, arity=row.arity, fast=row.fast)
     xla = jax.jit(row.xla)
     ours, theirs = Worst(), Worst()
     if dtype == np.float32 and row.arity == 1:
@@ -248,7 +268,7 @@ def accuracy(row: Row, dtype: np.dtype, step: int, count: int) -> tuple[Worst, W
 def instructions(row: Row, dtype: np.dtype) -> int:
     """Vector instructions of the loop over registers of values, less its load and store; not those that are skipped
     where no lane needs them."""
-    compiled = Compiled(row.function, dtype, _target.host().native_lanes(dtype.itemsize * 8), row.arity)
+    compiled = Compiled(row.function, dtype, _target.host().native_lanes(dtype.itemsize * 8), row.arity, fast=row.fast)
     lines = compiled.assembly.splitlines()
     labels = {line.split(":")[0]: i for i, line in enumerate(lines) if re.match(r"\.?\w+:", line)}
     for end, line in enumerate(lines):
@@ -272,7 +292,7 @@ def best_time(function: Callable[[], object], repeats: int) -> float:
 def nanoseconds(row: Row, dtype: np.dtype, args: list[np.ndarray]) -> float:
     """Nanoseconds per value of a loop over `args`, which fit in the first-level cache."""
     count, repeats, lanes = args[0].size, 100, 64 // dtype.itemsize
-    compiled = Compiled(row.function, dtype, lanes, row.arity, wrap=count // lanes)
+    compiled = Compiled(row.function, dtype, lanes, row.arity, wrap=count // lanes, fast=row.fast)
     out = np.empty_like(args[0])
     pointers = [out.ctypes.data, *(x.ctypes.data for x in args)]
     return best_time(lambda: compiled.entry(*pointers, repeats * count // lanes), 30) / (repeats * count)
@@ -379,13 +399,11 @@ INTRODUCTION = """# Accuracy of functions
 Kernels compute elementary and special functions by code of lanax's own, which is inlined and has no tables. Its bounds
 are **1 ULP in float32 and 2 ULP in float64**, for every argument whose result is a normal number, but for:
 
-- x**y with a constant |y| up to 0.9375, which adaptive solvers wait for: 1.5 ULP up to |y| = 0.2 and 2.1 beyond it in
-  float32, 3 in float64;
 - lgamma and digamma: 4 ULP in float64, and left of 0, near their zeros, a bound on the absolute error only;
-- x**n for a whole n is multiplied in JAX's order, and divided once for n < 0: each operation adds up to half a ULP,
-  times the powers that follow.
+- x**n for a whole n is multiplied in JAX's order, and divided once for n < 0, so it has the bits that XLA gives: 1.5
+  ULP for x^3 and x^-2, 3.5 for x^6, 6.5 for x^10. `jnp.power(x, y)` with y an array is within the bounds.
 
-[Linear algebra](accuracy_linalg.md) has a page of its own.
+`lanax.Plan(accuracy="fast")` has [a bound of its own](#the-faster-tier), [linear algebra](accuracy_linalg.md) a page.
 
 A ULP is the distance of neighbouring floats about the exact result. float32 functions of one argument were checked at
 {density} float32 against float64, others at samples against long double or mpmath, among them numbers next to powers of
@@ -408,7 +426,7 @@ SPECIAL = f"""## Special values
 
 float32, by `lanax.vmap`; in brackets by `jax.jit(jax.vmap(f))`, where it is another number. {SUBNORMAL:g} is subnormal:
 kernels take it for 0 and give 0 where it is the result; XLA hands some subnormal arguments through, and makes something
-else of others.
+else of others. A sum of nothing but -0.0 is -0.0; XLA's starts from 0.0, but for that of a product in jax 0.10.
 """
 
 
@@ -434,6 +452,53 @@ def page(results: list[Result], step: int) -> str:
         markdown_table(("(x, y)", "pow(x, y)", "atan2(x, y)"), [list(pair) for pair in pairs])))
 
 
+FASTER = ("exp", "expm1", "logistic", "log", "log1p", "rsqrt", "cbrt", "pow", "sinh", "cosh", "tanh", "asinh", "acosh",
+          "atanh", "sin", "cos", "tan", "asin", "acos", "atan", "atan2", "erfc", "erf_inv")
+FAST_LIMITS = (4.0, 4.0)
+FAST_HEADER = ("function", "dtype", "largest error (ULP)", "instructions", "cycles", "times as fast as the default")
+FAST_TITLE = "## The faster tier"
+FAST_TEXT = """\
+`lanax.Plan(accuracy="fast")` leaves out the steps that carry what rounding took: **at most 4 ULP**, in both
+dtypes. Special values are the same, and so is the promise that the bits do not depend on lanes, threads or chunk. What
+is not in the table is as fast either way. Functions that are computed from these, such as complex ones or the
+incomplete gamma functions, lose as much. Nothing else changes: sums, products and linear algebra are the same bits.
+"""
+
+
+def measure_fast(name: str, step: int, count: int) -> Iterator[tuple[bool, list[str]]]:
+    """Whether it is within its bound, and the cells of its rows."""
+    usual = FUNCTIONS[name]
+    row = dataclasses.replace(usual, fast=True, limits=FAST_LIMITS)
+    rng = np.random.default_rng(0)
+    for dtype, limit in zip(DTYPES, FAST_LIMITS, strict=True):
+        ours, _ = accuracy(row, dtype, step, count)
+        counts = [instructions(r, dtype) for r in (usual, row)]
+        if counts[0] == counts[1]:
+            continue
+        args = [rng.uniform(low, high, 1024).astype(dtype) for low, high in row.cores[0]]
+        before, after = (nanoseconds(r, dtype, args) / nanoseconds_per_cycle() for r in (usual, row))
+        yield ours.error <= limit, [name, dtype.name, str(ours), f"{counts[1]} (default: {counts[0]})", f"{after:.1f}",
+                                    f"{before / after:.2f}"]
+
+
+def fast_section(rows: list[list[str]]) -> str:
+    """The section of the page."""
+    return "\n".join((FAST_TITLE, "", FAST_TEXT, markdown_table(FAST_HEADER, rows)))
+
+
+def main_fast(names: list[str], step: int, count: int, markdown: bool) -> int:
+    """Measures the faster tier."""
+    found = [row for name in names or FASTER for row in measure_fast(name, step, count)]
+    table = Table(*FAST_HEADER)
+    for sound, cells in found:
+        table.add_row(*cells, style=None if sound else "red")
+    Console().print(table)
+    if markdown:
+        before = PAGE.read_text().partition(FAST_TITLE)[0].rstrip()
+        PAGE.write_text(f"{before}\n\n{fast_section([cells for _, cells in found])}")
+    return int(not all(sound for sound, _ in found))
+
+
 def measure(name: str, step: int, count: int) -> Iterator[Result]:
     """The rows of one function."""
     row = FUNCTIONS[name]
@@ -447,8 +512,11 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=997, metavar="N", help="check each N-th float32 (default 997)")
     parser.add_argument("--points", type=int, default=4000, metavar="N", help="float64 samples of a kind (4000)")
     parser.add_argument("--markdown", action="store_true", help="write docs/accuracy.md")
+    parser.add_argument("--fast", action="store_true", help="measure the faster tier instead")
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
+    if options.fast:
+        return main_fast(options.names, options.every, options.points, options.markdown)
     table = Table(*HEADER, title=f"{1 / nanoseconds_per_cycle():.2f} GHz")
     results = []
     for name in options.names or FUNCTIONS:
@@ -457,7 +525,8 @@ def main() -> int:
             table.add_row(*result.cells(), style="red" if result.failed else None)
     Console().print(table)
     if options.markdown:
-        PAGE.write_text(page(results, options.every))
+        fast = [cells for name in FASTER for _, cells in measure_fast(name, options.every, options.points)]
+        PAGE.write_text(page(results, options.every) + "\n" + fast_section(fast))
     return int(any(result.failed for result in results))
 
 

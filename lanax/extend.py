@@ -19,6 +19,7 @@ call: a program that has been compiled stays as it is.
 from lanax._complex import Complex as Complex
 from lanax._complex import register_complex as register_complex
 from lanax._complex import register_partwise as register_partwise
+from lanax._jax import DIGAMMA_OF_ZERO as DIGAMMA_OF_ZERO
 from lanax._jax import counter_hash as counter_hash
 from lanax._jax import dot_dtypes as dot_dtypes
 from lanax._jax import eval_jaxpr as eval_jaxpr
@@ -72,6 +73,7 @@ from lanax._lowering.lanewise.arithmetic import next_after as next_after
 from lanax._lowering.lanewise.arithmetic import remainder as remainder
 from lanax._lowering.lanewise.arithmetic import sign as sign
 from lanax._lowering.lanewise.arithmetic import total_order as total_order
+from lanax._lowering.lanewise.arithmetic import whole_power as whole_power
 from lanax._lowering.lanewise.bits import count_bits as count_bits
 from lanax._lowering.lanewise.bits import multiply_high as multiply_high
 from lanax._lowering.lanewise.bits import shift as shift

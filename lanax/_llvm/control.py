@@ -74,9 +74,12 @@ class Control(Lanes):
 
     # -- blocks --------------------------------------------------------------------------------------------------
     def phis(self, incoming: Sequence[tuple[ir.Block, Values]]) -> Values:
-        """One phi for each value at the head of the current block."""
-        out = []
+        """One phi for each value at the head of the current block; none where all sides give the same."""
+        out: Values = []
         for column in zip(*(values for _, values in incoming), strict=True):
+            if all(v is column[0] or (isinstance(v, ir.Constant) and v == column[0]) for v in column):
+                out.append(column[0])
+                continue
             phi = self.ir.phi(column[0].type)
             for (block, _), value in zip(incoming, column, strict=True):
                 phi.add_incoming(value, block)

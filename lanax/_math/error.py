@@ -111,9 +111,12 @@ def erf(b: Lanes, x: ir.Value) -> ir.Value:
 
 
 def _ratio(b: Lanes, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """e^(x^2) erfc(x) for x >= 0, in two parts."""
+    """e^(x^2) erfc(x) for x >= 0, in two parts; where `b.fast` the second is 0."""
     k = _constants(x)
     under = b.add(x, k.shift)
+    if b.fast:
+        t = b.div(b.sub(x, k.shift), under)
+        return b.div(c.polynomial(b, t, k.ratio), under), b.like(x, 0.0)
     # exact, since the shift has few bits
     under_low = b.sub(x, b.sub(under, k.shift))
     inverse = b.div(1.0, under)
@@ -137,7 +140,7 @@ def _horner_step(b: Lanes, x: ir.Value, slope: ir.Value, start: float) -> tuple[
 
 
 def erfc(b: Lanes, x: ir.Value) -> ir.Value:
-    """1 - erf(x), accurate where that is small. 1.0 ULP (float32), 1.2 (float64)."""
+    """1 - erf(x), accurate where that is small. 1.0 ULP (float32), 1.2 (float64); 4 where `b.fast`."""
     k = _constants(x)
     size = c.at_most(b, b.fabs(x), 2.0 * k.zero)
     square, error = c.two_product(b, size, size)
@@ -145,8 +148,11 @@ def erfc(b: Lanes, x: ir.Value) -> ir.Value:
     low = b.sub(low, error)
     rest = exponential.expm1_rest(b, b.add(high, low), low)
     ratio, ratio_low = _ratio(b, size)
-    far, far_low = c.fma_in_parts(b, ratio, high, ratio)
-    far = b.add(far, b.fma(rest, ratio, b.add(far_low, b.fma(ratio_low, high, ratio_low))))
+    if b.fast:
+        far = b.fma(ratio, b.add(high, rest), ratio)
+    else:
+        far, far_low = c.fma_in_parts(b, ratio, high, ratio)
+        far = b.add(far, b.fma(rest, ratio, b.add(far_low, b.fma(ratio_low, high, ratio_low))))
     far = c.add_exponent(b, far, shifted)
     far = b.select(b.le(size, k.zero), far, b.mul(size, 0.0))
     far = b.select(b.lt(x, 0.0), b.sub(2.0, far), far)
@@ -156,7 +162,10 @@ def erfc(b: Lanes, x: ir.Value) -> ir.Value:
 
 
 def _root_of_log(b: Lanes, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value, ir.Value]:
-    """w = -log x for a normal x below 1, and its root, each as a sum of two."""
+    """w = -log x for a normal x below 1, and its root, each as a sum of two; where `b.fast` the second is 0."""
+    if b.fast:
+        zero, w = b.like(x, 0.0), b.neg(logarithm.log_of_normal(b, x))
+        return w, zero, b.sqrt(w), zero
     log, log_low = logarithm.log_in_parts(b, x)
     root = b.sqrt(b.neg(log))
     missing = b.add(b.fma(root, root, log), log_low)

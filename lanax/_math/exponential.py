@@ -22,6 +22,8 @@ class _Constants:
     ln2_high: float
     ln2_low: float
     exp: list[float]
+    #: the same within 1 ULP
+    exp_fast: list[float]
     #: e^r - 1 = r + r^2 E(r)
     expm1: list[float]
     exp2: list[float]
@@ -46,6 +48,7 @@ _FLOAT32 = _Constants(
     ln2_high=0.693145751953125,
     ln2_low=1.428606765330187e-06,
     exp=FLOAT32_EXP,
+    exp_fast=[1.0, 1.0, 0.499992311000824, 0.16667115688323975, 0.041890401393175125, 0.008312496356666088],
     expm1=[0.5, 0.1666664183139801, 0.041666530072689056, 0.008339911699295044, 0.0013928462285548449,
            0.00015983317280188203],
     exp2=[1.0, 0.6931471824645996, 0.24022647738456726, 0.05550359562039375, 0.009618503041565418,
@@ -60,6 +63,7 @@ _FLOAT64 = _Constants(
     ln2_high=0.6931471803691238,
     ln2_low=1.9082149292705877e-10,
     exp=_FLOAT64_EXP,
+    exp_fast=_FLOAT64_EXP,
     expm1=_FLOAT64_EXP[2:],
     exp2=[1.0, 0.6931471805599453, 0.2402265069591011, 0.055504108664821736, 0.009618129107600562,
           0.0013333558146540457, 0.00015403530450288356, 1.5252733641424277e-05, 1.3215438233937553e-06,
@@ -98,8 +102,9 @@ def _in_range(b: Lanes, x: ir.Value, y: ir.Value, lowest: float, highest: float)
 
 def exp_normal(b: Lanes, x: ir.Value) -> ir.Value:
     """e^x for x that gives a normal number; arbitrary elsewhere."""
+    k = _constants(x)
     r, shifted = reduce(b, x)
-    return c.add_exponent(b, c.polynomial(b, r, _constants(x).exp), shifted)
+    return c.add_exponent(b, c.polynomial(b, r, k.exp_fast if b.fast else k.exp), shifted)
 
 
 def exp_of_product(b: Lanes, x: ir.Value, y: ir.Value) -> ir.Value:
@@ -111,7 +116,7 @@ def exp_of_product(b: Lanes, x: ir.Value, y: ir.Value) -> ir.Value:
 
 
 def exp(b: Lanes, x: ir.Value) -> ir.Value:
-    """e^x. 0.9 ULP."""
+    """e^x. 0.9 ULP; 2 where `b.fast`."""
     k = _constants(x)
     return _in_range(b, x, exp_normal(b, x), k.lowest, k.highest)
 
@@ -129,19 +134,6 @@ def exp2(b: Lanes, x: ir.Value) -> ir.Value:
     return _in_range(b, x, y, k.lowest2, k.highest2)
 
 
-# 2^x = 1 + x Q(x) for |x| up to 0.98
-_EXP2_UNIT = [0.6931471824645996, 0.24022650718688965, 0.05550413206219673, 0.009618130512535572, 0.0013332376256585121,
-              0.00015402711869683117, 1.5449366401298903e-05, 1.335165052296361e-06]
-
-
-def exp2_unit(b: Lanes, r: ir.Value) -> ir.Value:
-    """2^r for |r| up to 0.98, with little latency in float32."""
-    if c.is_double(r):
-        root = exp2_fraction(b, b.mul(r, 0.5))
-        return b.mul(root, root)
-    return b.fma(r, c.estrin(b, r, _EXP2_UNIT), 1.0)
-
-
 def expm1_fraction(b: Lanes, r: ir.Value) -> ir.Value:
     """e^r - 1 for |r| up to ln(2) / 2."""
     return expm1_rest(b, r, r)
@@ -154,11 +146,14 @@ def expm1_rest(b: Lanes, r: ir.Value, low: ir.Value) -> ir.Value:
 
 def expm1(b: Lanes, x: ir.Value) -> ir.Value:
     """e^x - 1, accurate near 0: 2 (2^(n-1) (e^r - 1) + (2^(n-1) - 1/2)), halved so that n may be one too large; what
-    the first sum loses is added last. 0.95 ULP."""
+    the first sum loses is added last, but not where `b.fast`. 0.95 ULP; 2 where `b.fast`."""
     k = _constants(x)
     high, low, shifted = reduce_in_parts(b, c.at_least(b, c.at_most(b, x, k.highest + 0.05), k.minus_one))
     power = c.add_exponent(b, b.like(x, 0.5), shifted)
     base = b.sub(power, 0.5)
+    if b.fast:
+        y = b.fma(power, expm1_fraction(b, b.add(high, low)), base)
+        return c.keep_tiny(b, b.add(y, y), x)
     y, error = c.fma_in_parts(b, power, high, base)
     error = b.add(error, b.sub(b.sub(power, base), 0.5))
     y = b.add(y, b.fma(power, expm1_rest(b, b.add(high, low), low), error))
@@ -166,10 +161,14 @@ def expm1(b: Lanes, x: ir.Value) -> ir.Value:
 
 
 def logistic(b: Lanes, x: ir.Value) -> ir.Value:
-    """1 / (1 + e^-x), with the denominator 1 + 2^n + 2^n (e^r - 1) as a sum of two. 0.97 ULP."""
+    """1 / (1 + e^-x), with the denominator 1 + 2^n + 2^n (e^r - 1) as a sum of two. 0.97 ULP; 3.5 where
+    `b.fast`, with e^-x rounded."""
     k = _constants(x)
     limit = k.highest - 0.7
-    r, shifted = reduce(b, c.at_least(b, c.at_most(b, b.neg(x), limit), -limit))
+    limited = c.at_least(b, c.at_most(b, b.neg(x), limit), -limit)
+    if b.fast:
+        return b.div(1.0, b.add(exp_normal(b, limited), 1.0))
+    r, shifted = reduce(b, limited)
     power = c.add_exponent(b, b.like(x, 1.0), shifted)
     base = b.add(power, 1.0)
     base_low = b.sub(1.0, b.sub(base, power))

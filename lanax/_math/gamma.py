@@ -164,22 +164,22 @@ def _digamma_right(b: Lanes, k: _Constants, x: ir.Value) -> ir.Value:
     return b.select(near, between, b.sub(logarithm.log(b, x), rest))
 
 
-def _digamma_reflected(b: Lanes, k: _Constants, x: ir.Value, right: ir.Value) -> ir.Value:
+def _digamma_reflected(b: Lanes, k: _Constants, x: ir.Value, right: ir.Value, at_zero: float) -> ir.Value:
     """digamma(x) for x <= 0 from that of -x."""
     size = b.fabs(x)
     f = b.sub(size, b.roundeven(size))
     square = b.mul(f, f)
     cotangent = b.div(c.polynomial(b, square, k.cos), b.mul(f, c.polynomial(b, square, k.sin)))
     value = b.add(b.add(right, b.div(1.0, size)), cotangent)
-    return b.select(_is_pole(b, x), c.NAN, value)
+    return b.select(_is_pole(b, x), b.select(b.eq(x, 0.0), b.like(x, at_zero), c.NAN), value)
 
 
-def digamma(b: Lanes, x: ir.Value) -> ir.Value:
-    """The derivative of lgamma; NaN at the poles 0, -1, -2, ..."""
+def digamma(b: Lanes, x: ir.Value, at_zero: float = c.NAN) -> ir.Value:
+    """The derivative of lgamma; NaN at the poles 0, -1, -2, ..., or `at_zero` at the first of them."""
     k = _FLOAT64 if c.is_double(x) else _FLOAT32
     wide = b.resize_float(x, t.F64)
     right = _digamma_right(b, k, b.fabs(wide))
     value, = extended.where_rare(
-        b, b.le(wide, 0.0), [right], lambda: [_digamma_reflected(b, k, wide, right)]
+        b, b.le(wide, 0.0), [right], lambda: [_digamma_reflected(b, k, wide, right, at_zero)]
     )
     return b.resize_float(value, t.element(x.type))

@@ -22,6 +22,8 @@ class _Constants:
     half_pi_low: float
     asin: list[float]
     atan: list[float]
+    #: Q up to 1, within 1 ULP; empty where it would be longer than the way by pi/4
+    atan_fast: list[float]
 
 
 _FLOAT32 = _Constants(
@@ -30,6 +32,8 @@ _FLOAT32 = _Constants(
     asin=[1.6666752e-01, 7.4953094e-02, 4.546915e-02, 2.4184776e-02, 4.2158328e-02],
     atan=[-0.33333325386047363, 0.19999392330646515, -0.14270107448101044, 0.10923835635185242, -0.0791713073849678,
           0.03776073083281517],
+    atan_fast=[-0.3333239257335663, 0.1997421383857727, -0.14041325449943542, 0.09968467056751251,
+               -0.060203034430742264, 0.02473399043083191, -0.004822512157261372],
 )
 _FLOAT64 = _Constants(
     half_pi=1.5707963267948966,
@@ -40,6 +44,7 @@ _FLOAT64 = _Constants(
     atan=[-0.33333333333332976, 0.19999999999901574, -0.14285714276246253, 0.11111110653456294, -0.09090896088047075,
           0.07692071438299852, -0.06663785201277792, 0.058581262480421115, -0.051212360470035884, 0.04184339512245431,
           -0.02740012398727794, 0.010092424120859646],
+    atan_fast=[],
 )
 
 
@@ -49,35 +54,42 @@ def _constants(x: ir.Value) -> _Constants:
 
 def _arcsine_parts(b: Lanes, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
     """Whether |x| > 1/2, and as a sum of two asin |x| where it is not, asin sqrt((1 - |x|) / 2) where it is (NaN beyond
-    1); the second part holds what rounding took from the root."""
+    1); the second part holds what rounding took from the root, but not where `b.fast`."""
     size = b.fabs(x)
     outer = b.gt(size, 0.5)
     square = b.select(outer, b.fma(size, -0.5, 0.5), b.mul(size, size))
     root = b.sqrt(square)
-    root_low = b.mul(b.mul(b.fma(b.neg(root), root, square), 0.5), c.rough_inverse(b, root))
     s = b.select(outer, root, size)
     rest = b.mul(b.mul(s, square), c.polynomial(b, square, _constants(x).asin))
+    if b.fast:
+        return outer, s, rest
+    root_low = b.mul(b.mul(b.fma(b.neg(root), root, square), 0.5), c.rough_inverse(b, root))
     return outer, s, b.add(rest, b.select(outer, root_low, 0.0))
 
 
 def asin(b: Lanes, x: ir.Value) -> ir.Value:
-    """Inverse sine; NaN outside [-1, 1]. 0.8 ULP."""
+    """Inverse sine; NaN outside [-1, 1]. 0.8 ULP; 2 where `b.fast`."""
     k = _constants(x)
     outer, s, rest = _arcsine_parts(b, x)
     half_pi = b.like(x, k.half_pi)
+    if b.fast:
+        y = b.add(s, rest)
+        return c.add_sign(b, b.select(outer, b.fma(y, -2.0, half_pi), y), x)
     high, error = c.fma_in_parts(b, s, b.like(x, -2.0), half_pi)
     complement = b.add(high, b.add(error, b.fma(rest, -2.0, k.half_pi_low)))
     return c.add_sign(b, b.select(outer, complement, b.add(s, rest)), x)
 
 
 def acos(b: Lanes, x: ir.Value) -> ir.Value:
-    """Inverse cosine; NaN outside [-1, 1]. 1.0 ULP."""
+    """Inverse cosine; NaN outside [-1, 1]. 1.0 ULP; 2 where `b.fast`."""
     k = _constants(x)
     outer, s, rest = _arcsine_parts(b, x)
     signed = c.flip_sign(b, b.add(s, rest), x)
     distance = b.select(outer, b.add(signed, signed), b.neg(signed))
     negative = b.lt(x, 0.0)
     base = b.select(outer, b.select(negative, b.like(x, 2.0 * k.half_pi), 0.0), k.half_pi)
+    if b.fast:
+        return b.add(base, distance)
     base_low = b.select(outer, b.select(negative, b.like(x, 2.0 * k.half_pi_low), 0.0), k.half_pi_low)
     return b.add(base, b.add(distance, base_low))
 
@@ -86,15 +98,22 @@ def _angle(b: Lanes, height: ir.Value, width: ir.Value) -> ir.Value:
     """atan(height / width) for sides of which neither is negative, too large for a sum, or 0 with the other.
 
     The tangent t is height / width up to 1/2, from 2 on -width / height, with pi/2 to add, and between these
-    (height - width) / (height + width), with pi/4 to add: at most 1/2. What rounding takes from it is given back.
+    (height - width) / (height + width), with pi/4 to add: at most 1/2. What rounding takes from it is given back, but
+    not where `b.fast`.
     """
     k = _constants(width)
+    if b.fast and k.atan_fast:
+        return _angle_fast(b, height, width)
     flat, steep = b.le(height, b.mul(width, 0.5)), b.ge(height, b.mul(width, 2.0))
     one, zero = b.like(width, 1.0), b.like(width, 0.0)
     over = b.sub(b.select(steep, zero, height), b.select(flat, zero, width))
     part, other = b.select(flat, zero, height), b.select(steep, zero, width)
     under, under_low = c.fast_two_sum(b, other, part)
     t = b.div(over, under)
+    if b.fast:
+        eighths = b.select(flat, zero, b.select(steep, b.like(width, k.half_pi), 0.5 * k.half_pi))
+        square = b.mul(t, t)
+        return b.add(eighths, b.fma(b.mul(t, square), c.polynomial(b, square, k.atan), t))
     missing = b.fma(b.neg(t), under_low, b.fma(b.neg(t), under, over))
     # a quotient below the least normal number became 0
     missing = b.select(b.eq(t, 0.0), zero, missing)
@@ -105,14 +124,24 @@ def _angle(b: Lanes, height: ir.Value, width: ir.Value) -> ir.Value:
     return b.add(high, b.fma(b.mul(t, square), c.polynomial(b, square, k.atan), b.add(error, low)))
 
 
+def _angle_fast(b: Lanes, height: ir.Value, width: ir.Value) -> ir.Value:
+    """The same from the quotient of the shorter side by the longer, up to 1."""
+    k = _constants(width)
+    steep = b.gt(height, width)
+    t = b.div(b.select(steep, width, height), b.select(steep, height, width))
+    square = b.mul(t, t)
+    angle = b.fma(b.mul(t, square), c.polynomial(b, square, k.atan_fast), t)
+    return b.select(steep, b.sub(k.half_pi, angle), angle)
+
+
 def atan(b: Lanes, x: ir.Value) -> ir.Value:
-    """Inverse tangent. 0.8 ULP."""
+    """Inverse tangent. 0.8 ULP; 3 where `b.fast`."""
     size = c.at_most(b, b.fabs(x), 2.0**60)
     return c.add_sign(b, _angle(b, size, b.like(x, 1.0)), x)
 
 
 def atan2(b: Lanes, y: ir.Value, x: ir.Value) -> ir.Value:
-    """The angle of the point (x, y), with the zeros, infinities and signs of C99. 1.0 ULP.
+    """The angle of the point (x, y), with the zeros, infinities and signs of C99. 1.0 ULP; 3 where `b.fast`.
 
     The larger side is scaled to between 2 and 4, an infinite one to 4, and what is infinitely smaller to 0.
     """

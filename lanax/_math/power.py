@@ -7,7 +7,6 @@ first.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 
 from llvmlite import ir
@@ -15,8 +14,9 @@ from llvmlite import ir
 from lanax._llvm import types as t
 from lanax._llvm.lanes import Lanes
 from lanax._math import common as c
-from lanax._math.exponential import exp2_fraction, exp2_unit
-from lanax._math.logarithm import SQRT_HALF_BITS, log_of_one_plus_soon
+from lanax._math.constant_power import SMALL_EXPONENT, power_of_thirds, small_power, thirds, with_ends
+from lanax._math.exponential import exp2_fraction
+from lanax._math.logarithm import SQRT_HALF_BITS
 
 #: An exponent y so large that x^y overflows or underflows for every x but 1.
 _HUGE = 2.0**70
@@ -56,12 +56,8 @@ def _constants(x: ir.Value) -> _Constants:
 
 
 def pow(b: Lanes, x: ir.Value, y: ir.Value) -> ir.Value:
-    """x^y. 0.9 ULP."""
+    """x^y. 0.9 ULP; in float32 2.5 where `b.fast`."""
     return _pow_special(b, x, y, _pow_of_positive(b, b.fabs(x), y))
-
-
-#: Exponents up to this give a normal number for every normal number.
-_SMALL_EXPONENT = 0.9375
 
 
 def pow_known(b: Lanes, x: ir.Value, y: float) -> ir.Value | None:
@@ -71,27 +67,14 @@ def pow_known(b: Lanes, x: ir.Value, y: float) -> ir.Value | None:
         2.0: lambda: b.mul(x, x),
         -1.0: lambda: b.div(1.0, x),
         0.5: lambda: b.select(b.eq(x, -c.INF), c.INF, b.fabs(b.sqrt(x))),
+        -0.5: lambda: with_ends(b, x, y, rsqrt(b, x)),
     }
     if y in simple:
         return simple[y]()
-    return _pow_small(b, x, y) if 0.0 < abs(y) <= _SMALL_EXPONENT else None
-
-
-def _pow_small(b: Lanes, x: ir.Value, y: float) -> ir.Value:
-    """x = 2^e m, so x^y = 2^(e y + y log2 m), where y log2(m) is below 1/2 and needs no second part.
-
-    Solvers wait for it at each step (a step size is an error to such a power), so it is written for latency: the
-    integer part of the exponent is that of e y alone, which is known before log2(m). 1.5 ULP up to |y| = 0.2, 2.1
-    beyond it in float32, 3 in float64: a second part of log2(m) would be half as many instructions again.
-    """
-    a = b.fabs(x)
-    m, minus_e, _ = c.split_exponent(b, a, SQRT_HALF_BITS[c.format_of(a).mantissa])
-    n, shifted = c.round_to_integer(b, minus_e, -y)
-    fraction = b.fma(log_of_one_plus_soon(b, b.sub(m, 1.0)), y / math.log(2.0), b.fma(minus_e, -y, b.neg(n)))
-    power = c.add_exponent(b, exp2_unit(b, fraction), shifted)
-    power = b.select(b.ge(x, 0.0), power, c.NAN)
-    power = b.select(b.eq(a, c.INF), b.like(x, c.INF if y > 0 else 0.0), power)
-    return b.select(b.eq(a, 0.0), b.like(x, 0.0 if y > 0 else c.INF), power)
+    n = thirds(x, y)
+    if n is not None:
+        return power_of_thirds(b, x, y, n)
+    return small_power(b, x, y) if 0.0 < abs(y) <= SMALL_EXPONENT else None
 
 
 def _pow_special(b: Lanes, x: ir.Value, y: ir.Value, magnitude: ir.Value) -> ir.Value:
@@ -146,6 +129,10 @@ def _atanh_two_parts(b: Lanes, f: ir.Value) -> tuple[ir.Value, ir.Value]:
     s = b.mul(f, reciprocal)
     minus_s = b.neg(s)
     s_low = b.mul(b.fma(minus_s, d_low, b.fma(minus_s, d, f)), reciprocal)
+    if b.fast and not c.is_double(f):  # a hundredth of s needs no second part
+        z = b.mul(s, s)
+        high, low = c.fast_two_sum(b, s, b.mul(b.mul(s, z), b.fma(z, c.polynomial(b, z, k.atanh), k.third[0])))
+        return high, b.add(low, b.fma(s_low, z, s_low))
     z, z_low = c.two_product(b, s, s)
     z_low = b.fma(b.add(s, s), s_low, z_low)
     # 1/3 + z T(z)
@@ -162,7 +149,7 @@ def _atanh_two_parts(b: Lanes, f: ir.Value) -> tuple[ir.Value, ir.Value]:
 
 def cbrt(b: Lanes, x: ir.Value) -> ir.Value:
     """Cube root: r near |x|^(-1/3) from the bits and series of (1 - h)^(-1/3) with h = 1 - |x| r^3; the result is
-    |x| r^2 in two parts, corrected by the last h. 0.53 ULP."""
+    |x| r^2 in two parts, corrected by the last h. 0.53 ULP; 2 where `b.fast`, with |x| r^2 rounded."""
     a = b.fabs(x)
     r = _cbrt_guess(b, a)
     h = b.fma(b.neg(b.mul(b.mul(a, r), r)), r, 1.0)
@@ -170,6 +157,10 @@ def cbrt(b: Lanes, x: ir.Value) -> ir.Value:
     if c.is_double(x):
         h = b.fma(b.neg(b.mul(b.mul(a, r), r)), r, 1.0)
         r = b.fma(b.mul(r, h), 1 / 3, r)
+    if b.fast:
+        y = b.mul(b.mul(a, r), r)
+        y = b.fma(b.mul(y, b.fma(b.neg(y), r, 1.0)), 2 / 3, y)
+        return b.select(b.lt(a, c.INF), c.add_sign(b, y, x), x)
     p, p_low = c.two_product(b, a, r)
     y, y_low = c.two_product(b, p, r)
     y_low = b.fma(p_low, r, y_low)
@@ -192,7 +183,9 @@ def _cbrt_guess(b: Lanes, a: ir.Value) -> ir.Value:
 
 def rsqrt(b: Lanes, x: ir.Value) -> ir.Value:
     """1 / sqrt(x) as sqrt(4 / x) / 2: the root halves the error of the division, and 4 keeps it in range but for the
-    least normal number. 0.86 ULP."""
+    least normal number. 0.86 ULP; 1.5 where `b.fast`."""
+    if b.fast:
+        return b.div(1.0, b.sqrt(x))
     f = c.format_of(x)
     # a quotient by minus infinity would have a root
     quotient = b.div(4.0, c.at_least(b, x, -f.largest))

@@ -50,7 +50,8 @@ def _loop_body(b: Lanes, function: LaneFunction, pointers: list[ir.Value], offse
     b.ir.store(b.splat(function(b, *values)), at[0], align=align)
 
 
-def build_module(function: LaneFunction, dtype: np.dtype, lanes: int, arity: int, wrap: int = 0) -> ir.Module:
+def build_module(function: LaneFunction, dtype: np.dtype, lanes: int, arity: int, wrap: int = 0,
+                 fast: bool = False) -> ir.Module:
     """`void run(out, in..., steps)`: `steps` times `lanes` values; from the first again after each `wrap` steps."""
     kind = t.lane_type(np.dtype(dtype)).lane
     module = ir.Module()
@@ -59,6 +60,7 @@ def build_module(function: LaneFunction, dtype: np.dtype, lanes: int, arity: int
         argument.add_attribute("noalias")
     entry, loop, done = (main.append_basic_block(name) for name in ("entry", "loop", "done"))
     b = Lanes(ir.IRBuilder(entry), lanes)
+    b.fast = fast
     restore = _flush_subnormals(b)
     b.ir.branch(loop)
     b.ir.position_at_end(loop)
@@ -92,12 +94,13 @@ def compile_module(module: ir.Module) -> tuple[llvm.ExecutionEngine, str]:
 
 
 class Compiled:
-    """A lane function over arrays of one dtype: `Compiled(f, "float32", lanes=8)(x)`."""
+    """A lane function over arrays of one dtype: `Compiled(f, "float32", lanes=8)(x)`; `fast`: of the faster tier."""
 
-    def __init__(self, function: LaneFunction, dtype: object, lanes: int = 1, arity: int = 1, wrap: int = 0):
+    def __init__(self, function: LaneFunction, dtype: object, lanes: int = 1, arity: int = 1, wrap: int = 0,
+                 fast: bool = False):
         self.dtype = np.dtype(dtype)  # type: ignore[arg-type]
         self.lanes = lanes
-        module = build_module(function, self.dtype, lanes, arity, wrap)
+        module = build_module(function, self.dtype, lanes, arity, wrap, fast)
         self._engine, self.assembly = compile_module(module)
         prototype = ctypes.CFUNCTYPE(None, *([ctypes.c_void_p] * (arity + 1)), ctypes.c_int64)
         self.entry = prototype(self._engine.get_function_address("run"))

@@ -13,12 +13,28 @@ from llvmlite import ir
 from lanax._llvm import types as t
 from lanax._llvm.memory import to_lane, to_memory
 from lanax._lowering.emitter import Emitter
+from lanax._lowering.lanewise.rounding import round_to
 
 Fn = Callable[..., ir.Value]
 
 def is_signed(dtype: np.dtype) -> bool:
     """Whether a dtype is of signed integers."""
     return np.dtype(dtype).kind == "i"
+
+
+def whole_power(b: Emitter, dtype: np.dtype, x: ir.Value, n: int) -> ir.Value:
+    """x^n by repeated squaring, in the order in which JAX multiplies."""
+    if n == 0:
+        return b.like(x, 1)
+    out, left = None, abs(n)
+    while left:
+        if left & 1:
+            out = x if out is None else round_to(b, b.mul(out, x), dtype)
+        left >>= 1
+        if left:
+            x = round_to(b, b.mul(x, x), dtype)
+    assert out is not None
+    return round_to(b, b.div(b.like(out, 1.0), out), dtype) if n < 0 else out
 
 
 # -- division --------------------------------------------------------------------------------------------------------

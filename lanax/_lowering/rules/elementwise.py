@@ -21,6 +21,7 @@ from lanax._lowering.lanewise.arithmetic import (
     next_after,
     remainder,
     sign,
+    whole_power,
 )
 from lanax._lowering.lanewise.bits import count_bits, multiply_high, shift
 from lanax._lowering.lanewise.rounding import round_to
@@ -75,21 +76,7 @@ def _integer_pow_rule(ctx: Context, x: Array, *, y: int, **_: Any) -> Array:
     b, dtype = ctx.b, np.dtype(ctx.avals_out[0].dtype)
     if y == 2:
         return _mul_rule(ctx, x, x)
-
-    def power(v: ir.Value) -> ir.Value:
-        if y == 0:
-            return b.like(v, 1)
-        out, n = None, abs(y)
-        while n:
-            if n & 1:
-                out = v if out is None else round_to(b, b.mul(out, v), dtype)
-            n >>= 1
-            if n:
-                v = round_to(b, b.mul(v, v), dtype)
-        assert out is not None
-        return b.div(b.like(out, 1.0), out) if y < 0 else out
-
-    return b.map(lambda v: round_to(b, power(v), dtype), dtype, x)
+    return b.map(lambda v: whole_power(b, dtype, v, y), dtype, x)
 
 
 @register("round", cost=2.0)

@@ -7,6 +7,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from lanax._jax import DIGAMMA_OF_ZERO
 from lanax._lowering.arrays import Array
 from lanax._lowering.context import Context
 from lanax._lowering.families import Fn, elementwise
@@ -14,6 +15,7 @@ from lanax._lowering.lanewise.conversion import convert
 from lanax._lowering.lanewise.rounding import round_to
 from lanax._lowering.registry import register
 from lanax._math import power
+from lanax._math.gamma import digamma
 
 #: Module of `lanax._math`, function, primitive, rough cost in vector instructions.
 _TABLE = (
@@ -42,7 +44,6 @@ _TABLE = (
     ("error", "erfc", "erfc", 91),
     ("error", "erf_inv", "erf_inv", 78),
     ("gamma", "lgamma", "lgamma", 170),
-    ("gamma", "digamma", "digamma", 190),
 )
 
 
@@ -71,3 +72,4 @@ def _pow_rule(ctx: Context, x: Array, y: Array, **_: Any) -> Array:
 
 
 elementwise("sqrt", lambda b, dtype, x: b.sqrt(x), 6)
+elementwise("digamma", lambda b, dtype, x: digamma(b, x, DIGAMMA_OF_ZERO), 190)
