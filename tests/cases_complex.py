@@ -159,6 +159,22 @@ def _spectral(a: Any) -> Any:
     return w, jnp.abs(v), (v * jnp.exp(w / 4)) @ v.conj().T, a @ v - v * w
 
 
+def _schur(a: Any) -> Any:
+    """Eigenvalues have an order, and Schur vectors phases, that are theirs to choose."""
+    form, q = lax.linalg.schur(a)
+    return q @ form @ q.conj().T, jnp.tril(form, -1), q @ q.conj().T
+
+
+def _eigen(a: Any) -> Any:
+    values, left, right = lax.linalg.eig(a)
+    return (values**2).sum(), a @ right - right * values, left.conj().T @ a - values[:, None] * left.conj().T
+
+
+def _singular(a: Any) -> Any:
+    u, values, vh = jnp.linalg.svd(a, full_matrices=False)
+    return values, (u * values) @ vh, u.conj().T @ u
+
+
 def _linear_algebra() -> list[Case]:
     out = []
     chosen = ((True, True, False, False, False), (True, False, True, True, True), (False, True, True, False, False),
@@ -186,6 +202,10 @@ def _linear_algebra() -> list[Case]:
             Case("qr", "full-complex", lambda a: jnp.linalg.qr(a, mode="complete"), (disc((4, 2), C128),),
                  rtol=1e-8, atol=1e-9),
             Case("geqrf", "complex", _linalg.geqrf, (disc((4, 2), C128),), rtol=1e-8, atol=1e-9),
+            Case("schur", "complex", _schur, small, rtol=1e-9, atol=1e-12),
+            Case("eig", "complex", _eigen, (disc((2, 2), C64),), rtol=1e-4, atol=1e-5),
+            Case("svd", "complex", _singular, (disc((2, 3), C64),), rtol=1e-4, atol=1e-5),
+            Case("hessenberg", "complex", lax.linalg.hessenberg, (disc((4, 4), C128),), rtol=1e-8, atol=1e-9),
             Case("householder_product", "complex", lambda a: lax.linalg.householder_product(*_linalg.geqrf(a)), small,
                  rtol=1e-8, atol=1e-9)]
 

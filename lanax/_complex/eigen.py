@@ -14,7 +14,7 @@ from lanax._complex.registry import Complex, register_complex
 #: Larger matrices are left to XLA.
 _MOST = 6
 #: Times that each pair of rows is turned, at most; convergence is quadratic, and takes 4 to 7.
-_SWEEPS = 15
+SWEEPS = 15
 
 
 @register_complex("eigh")
@@ -57,15 +57,19 @@ def _turned(v: Complex, row: int) -> Complex:
     return Complex(v.re * c + v.im * s, jnp.where(at_row, 0, v.im * c - v.re * s))
 
 
-def _diagonal(a: Complex) -> tuple[Complex, Complex]:
-    """A nearly diagonal V^H A V, and V, for an even number of rows.
+def tournament(n: int) -> np.ndarray:
+    """Who comes to which place after a round in which each of the first half has met one of the second: in n - 1 rounds
+    every one has met every other."""
+    half = n // 2
+    return np.array([0, half, *range(1, half - 1), *range(half + 1, n), half - 1] if half > 1 else [0, 1])
 
-    Rows are turned in pairs, each of the first half with one of the second. Then they change places as players do in
-    a round-robin tournament, so that in n - 1 rounds every row has met every other.
-    """
+
+def _diagonal(a: Complex) -> tuple[Complex, Complex]:
+    """A nearly diagonal V^H A V, and V, for an even number of rows: each of the first half is turned with one of the
+    second, and then they change places."""
     n = a.re.shape[-1]
     half = n // 2
-    places = np.array([0, half, *range(1, half - 1), *range(half + 1, n), half - 1] if half > 1 else [0, 1])
+    places = tournament(n)
     eye = jnp.eye(n, dtype=a.re.dtype)
     tolerance = float(jnp.finfo(a.re.dtype).eps / 4) ** 2
     diagonal = jnp.eye(n, dtype=bool)
@@ -74,27 +78,27 @@ def _diagonal(a: Complex) -> tuple[Complex, Complex]:
         round_, a, _ = state
         sizes = a.re * a.re + a.im * a.im
         aside = jnp.sum(jnp.where(diagonal, 0, sizes))
-        return (round_ < _SWEEPS * (n - 1)) & (aside > tolerance * jnp.sum(sizes))
+        return (round_ < SWEEPS * (n - 1)) & (aside > tolerance * jnp.sum(sizes))
 
     def turn(state: Any) -> Any:
         round_, a, v = state
-        c, s = _rotations(a, half)
-        a = _transposed(_columns(_transposed(_columns(a, c, s, half)), c, Complex(s.re, -s.im), half))
-        v = _columns(v, c, s, half)
+        p, q = np.arange(half), np.arange(half) + half
+        c, s = rotations(a.re[p, p], a.re[q, q], Complex(a.re[p, q], a.im[p, q]))
+        a = _transposed(columns_turned(_transposed(columns_turned(a, c, s, half)), c, Complex(s.re, -s.im), half))
+        v = columns_turned(v, c, s, half)
         return round_ + 1, Complex(*(part[places][:, places] for part in a)), Complex(*(part[:, places] for part in v))
 
     _, a, v = lax.while_loop(unfinished, turn, (0, a, Complex(eye, jnp.zeros_like(eye))))
     return a, v
 
 
-def _rotations(a: Complex, half: int) -> tuple[Any, Complex]:
-    """For each pair of rows p, q the cosine, and the sine times the phase of a[p, q], that make a[p, q] zero."""
-    p, q = np.arange(half), np.arange(half) + half
-    x, y = a.re[p, q], a.im[p, q]
+def rotations(pp: Any, qq: Any, pq: Complex) -> tuple[Any, Complex]:
+    """For pairs of rows p, q the cosine, and the sine times the phase of a[p, q], that make a[p, q] zero."""
+    x, y = pq
     size = lax.sqrt(x * x + y * y)
     there = size > 0
     size = jnp.where(there, size, 1)
-    slope = (a.re[q, q] - a.re[p, p]) / (2 * size)
+    slope = (qq - pp) / (2 * size)
     one = slope.dtype.type(1)
     t = jnp.where(slope < 0, -one, one) / (lax.abs(slope) + lax.sqrt(slope * slope + 1))
     c = jnp.where(there, lax.rsqrt(t * t + 1), 1)
@@ -102,7 +106,7 @@ def _rotations(a: Complex, half: int) -> tuple[Any, Complex]:
     return c, Complex(s * x, s * y)
 
 
-def _columns(x: Complex, c: Any, s: Complex, half: int) -> Complex:
+def columns_turned(x: Complex, c: Any, s: Complex, half: int) -> Complex:
     """Column p becomes c p - conj(s) q, and column q becomes s p + c q."""
     p, q = Complex(*(part[:, :half] for part in x)), Complex(*(part[:, half:] for part in x))
     return Complex(

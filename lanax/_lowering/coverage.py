@@ -8,7 +8,7 @@ from typing import Any
 from lanax._jax import JaxprEqn, Primitive
 from lanax._llvm.types import has_lane_type
 from lanax._lowering import rules as _rules
-from lanax._lowering.catalogue import REASONS
+from lanax._lowering.catalogue import COMPLEX_REASONS, REASONS
 from lanax._lowering.keys import is_complex, is_key
 from lanax._lowering.registry import RULES
 
@@ -36,7 +36,7 @@ def why_not(eqn: JaxprEqn) -> str | None:
         if not hasattr(aval, "shape") or not hasattr(aval, "dtype"):
             return f"values of type {aval} have no lane form"
         if is_complex(aval) and name not in _COMPLEX:
-            return f"it has no lane form for values of dtype {aval.dtype}"
+            return COMPLEX_REASONS.get(name, f"it has no lane form for values of dtype {aval.dtype}")
         if not is_key(aval) and not is_complex(aval) and not has_lane_type(aval.dtype):
             return f"values of dtype {aval.dtype} have no lane form yet"
     return entry.supports(avals_in, avals_out, eqn.params) if entry.supports else None

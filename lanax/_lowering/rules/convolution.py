@@ -61,9 +61,11 @@ def _conv_general_dilated_rule(ctx: Context, x: Array, kernel: Array, *, window_
         return _placed(kernel_spec, (b.iadd(b.imul(group, features), feature), *index))
 
     zero, hole = b.constant(0, x.dtype), None
-    small = x.small and kernel.small and is_unrolled(aval.shape, (inner, *offsets))
+    dilated = any(step > 1 for step in lhs_dilation)
+    small = x.small and kernel.small and is_unrolled(aval.shape, (inner, *offsets)) and (
+        dilated or b.may_unroll(math.prod((*aval.shape, inner, *offsets))))
     if small:
-        hole = zero if any(step > 1 for step in lhs_dilation) else None
+        hole = zero if dilated else None
         source = Lazy(spread.sizes, x.dtype, lambda *i: spread.read(x, i, zero), (x,), view=True)
     else:
         source, kernel = spread.laid_out(b, x, zero), b.indexable(kernel)

@@ -22,8 +22,13 @@ def _eig(a: Any, *, compute_left_eigenvectors: bool, compute_right_eigenvectors:
     """From the Schur form. As LAPACK's geev: pairs are exactly conjugate, the one with a positive imaginary part first;
     eigenvectors have length one, and their largest elements are real."""
     n = a.shape[-1]
-    if np.dtype(a.dtype) not in (np.float32, np.float64) or not 2 <= n <= _LARGEST:
+    if np.dtype(a.dtype) not in (np.float32, np.float64) or not 1 <= n <= _LARGEST:
         raise NotImplementedError("matrices that are complex, too large or too small")
+
+    if n == 1:
+        wanted = compute_left_eigenvectors + compute_right_eigenvectors
+        ones = jnp.where(jnp.isfinite(a), 1, jnp.nan).astype(a.dtype)
+        return [lax.complex(x, 0 * x) for x in (a[..., 0] * ones[..., 0], *[ones] * wanted)]
 
     def of_one(a: Any) -> list[Any]:
         form, vectors = lax.linalg.schur(a)[:2]

@@ -102,21 +102,27 @@ def _hessenberg_rule(ctx: Context, a: Array, **_: Any) -> list[Array]:
 
 
 def _why_no_schur(avals_in: tuple[Any, ...], avals_out: tuple[Any, ...], params: Mapping[str, Any]) -> str | None:
-    """Real form of real matrices of 2 x 2 to 16 x 16, without sorting."""
+    """Real form of real matrices of up to 16 x 16, without sorting."""
     if params.get("sort_eig_vals"):
         return "sorted eigenvalues are not in lanes"
-    return "a number is left to XLA" if avals_in[0].shape[-1] < 2 else why_not_looped(avals_in[0], side=_LARGEST)
+    return why_not_looped(avals_in[0], side=_LARGEST)
 
 
 @register("schur", supports=_why_no_schur, cost=300.0)
 def _schur_rule(ctx: Context, a: Array, *, compute_schur_vectors: bool, **_: Any) -> list[Array]:
     b = ctx.b
 
+    def of_number(x: Flat) -> list[Flat]:
+        form = b.select(b.lt(b.fabs(x[0]), float("inf")), x[0], float("nan"))
+        return [[form], [b.like(form, 1.0)]][:len(ctx.avals_out)]
+
     def looped(a: Memory, form: Memory, *vectors: Memory) -> None:
         own = b.allocate(a.shape, a.dtype, a.varying)
         b.copy(a, own)
         make_schur(b, own, form, vectors[0] if compute_schur_vectors else None, _active(ctx))
 
+    if a.shape[-1] == 1:
+        return each_matrix(b, 2, [a], results_of(ctx), of_number)
     return each_in_memory(b, 2, [a], results_of(ctx), looped)
 
 
