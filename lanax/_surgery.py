@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,24 @@ def inner_jaxprs(eqn: JaxprEqn) -> tuple[Jaxpr, ...]:
     else:
         closed = ()
     return tuple(_jax.open_and_consts(jaxpr)[0] for jaxpr in closed)
+
+
+def with_inner(eqn: JaxprEqn, inner: Sequence[Jaxpr]) -> JaxprEqn:
+    """The equation with other jaxprs, of the same inputs and results, for those that `inner_jaxprs` gives; itself where
+    they are the same."""
+    if all(map(operator.is_, inner, inner_jaxprs(eqn))):
+        return eqn
+    parts: While | Scan | Cond
+    if eqn.primitive.name == "while":
+        parts = While.of(eqn)
+        parts.cond, parts.body = inner
+    elif eqn.primitive.name == "scan":
+        parts = Scan.of(eqn)
+        (parts.body,) = inner
+    else:
+        parts = Cond.of(eqn)
+        parts.branches = tuple(inner)
+    return parts.equation(eqn)
 
 
 @dataclasses.dataclass
