@@ -53,7 +53,7 @@ def _field(name: str, meaning: str) -> Setting:
     def check(value: Any) -> Any:
         return getattr(Plan(**{name: value}), name)
 
-    return Setting(name, None, meaning, check, str if name in ("route", "memory") else _number)
+    return Setting(name, None, meaning, check, str if name in ("route", "memory", "accuracy") else _number)
 
 
 def _switch(value: Any) -> bool:
@@ -103,7 +103,9 @@ SETTINGS: Mapping[str, Setting] = types.MappingProxyType({s.name: s for s in (
     _field("threads", "most threads that work on one kernel; 1: the calling thread alone"),
     _field("chunk", "examples that are alive at once; those that a thread of a kernel claims at a time"),
     _field("memory", "most bytes for what is alive beside arguments and results"),
-    _field("devices", "JAX devices that share one call; only 1 is served yet"),
+    _field("devices", "what shares the batch of one call: a number of devices, a list of them, or a mesh"),
+    _field("parallelism", "most threads that work on one call, those of all its devices together"),
+    _field("accuracy", "`default`, or `fast`: functions within 4 ULP, in fewer instructions"),
     Setting("cache", True, "whether compiled kernels are kept on disk", _switch),
     Setting("cache_dir", None, "the folder that they are kept in; by default the platform's for caches", _folder),
     Setting("cache_size", 1 << 30, "most bytes of kernels on disk; the least recently used go first", _size),

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
 
 from lanax._errors import PlanError
 from lanax._target import host
 
 ROUTES = ("auto", "lanes", "xla", "serial")
+ACCURACIES = ("default", "fast")
 #: Most examples that one step may hold.
 MAX_LANES = 64
+
+#: A `jax.Device`, which type checkers cannot read.
+Device: TypeAlias = Any
 
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
@@ -32,7 +40,12 @@ class Plan:
         steps.
       memory: most bytes for what is alive beside arguments and results, as an int or as in `"2GiB"` (KiB, MiB, GiB,
         TiB). A kernel uses fewer threads where their scratch would exceed it, but always one. See `examples_alive`.
-      devices: JAX devices that share one call; only 1 is served yet.
+      devices: what shares the batch: a number of devices, the first of this process; a list of them; or a mesh with one
+        axis. Shares are even, the last ones take what is left. 1, the number, is as if it were left out.
+      accuracy: `"default"`, or `"fast"`: elementary functions in kernels are within 4 ULP instead of 1 (float32) or 2
+        (float64), in fewer instructions. docs/accuracy.md has both. What is left to XLA stays as it is.
+      parallelism: most threads that work on one call, those of all its devices together. Each device has an even part
+        of them; where there are more devices than that, the first so many run the batch.
 
     Raises:
       PlanError: a field is out of range.
@@ -43,7 +56,9 @@ class Plan:
     threads: int | None = None
     chunk: int | None = None
     memory: int | str | None = None
-    devices: int | None = None
+    devices: int | Sequence[Device] | Mesh | None = None
+    accuracy: str | None = None
+    parallelism: int | None = None
 
     #: Where each field that is given came from, in a plan that the settings made; no part of its value.
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
@@ -51,13 +66,14 @@ class Plan:
     def __post_init__(self) -> None:
         if self.route is not None and self.route not in ROUTES:
             raise PlanError(f"`route` of a Plan must be one of {', '.join(map(repr, ROUTES))}; got {self.route!r}.")
+        if self.accuracy is not None and self.accuracy not in ACCURACIES:
+            raise PlanError(f"`accuracy` of a Plan must be one of {', '.join(map(repr, ACCURACIES))}; "
+                            f"got {self.accuracy!r}.")
         self._check_count("threads", "the number of threads that may work on one call",
                           f" (this process may use {host().cores} cores)")
         self._check_count("chunk", "the number of examples that a thread claims at a time")
-        self._check_count("devices", "the number of JAX devices that share one call")
-        if self.devices not in (None, 1):
-            raise PlanError(f"`devices` of a Plan must be 1 or left out: several devices are not served yet; "
-                            f"got {self.devices}. `jax.shard_map` of a mapped function spreads it over devices.")
+        self._check_count("parallelism", "the number of threads that may work on one call, on all its devices")
+        object.__setattr__(self, "devices", _devices(self.devices))
         object.__setattr__(self, "memory", _bytes(self.memory))
         lanes = self.lanes
         if lanes is not None and (type(lanes) is not int or not 1 <= lanes <= MAX_LANES or lanes & (lanes - 1)):
@@ -82,7 +98,13 @@ class Plan:
 
     def typed(self) -> dict[str, Any]:
         """The same, as one would type them."""
-        return {name: as_typed(value) if name == "memory" else value for name, value in self.given().items()}
+        shown: dict[str, Any] = {"memory": as_typed, "devices": _device_names}
+        return {name: shown.get(name, lambda v: v)(value) for name, value in self.given().items()}
+
+    @property
+    def most_threads(self) -> int | None:
+        """Most threads that may work on one kernel of one device; None for any number."""
+        return min((n for n in (self.threads, self.parallelism) if n is not None), default=None)
 
     def over(self, other: Plan) -> Plan:
         """This plan, with what it leaves open taken from `other`. A field of `other` that contradicts this plan gives
@@ -133,6 +155,56 @@ def _bytes(value: int | str | None) -> int | None:
     return count
 
 
+def device_name(device: Device) -> str:
+    """A device in short, such as `cpu:0`."""
+    return f"{device.platform}:{device.id}"
+
+
+def _device_names(devices: int | Sequence[Device]) -> Any:
+    return devices if isinstance(devices, int) else list(map(device_name, devices))
+
+
+def _devices(value: Any) -> int | tuple[Device, ...] | None:
+    """The field `devices`: None, a number, or devices in order."""
+    if value is None or (type(value) is int and value >= 1):
+        return value
+    if isinstance(value, Mesh):
+        sizes = [n for n in value.devices.shape if n > 1]
+        if len(sizes) > 1:
+            raise PlanError(f"`devices` of a Plan got a mesh with several axes, {dict(value.shape)}: it is not "
+                            "clear which of them is the batch axis. Pass a mesh with one axis, or the devices "
+                            "themselves, `list(mesh.devices.flat)`.")
+        value = value.devices
+    if not isinstance(value, (list, tuple, np.ndarray)):
+        raise PlanError("`devices` of a Plan is an int of 1 or more, a list of devices such as `jax.devices()[:2]`, "
+                        f"or a `jax.sharding.Mesh` with one axis; got {type(value).__name__}: {value!r}.")
+    found = tuple(value.ravel() if isinstance(value, np.ndarray) else value)
+    check_devices(found, "`devices` of a Plan")
+    return found
+
+
+def check_devices(devices: Sequence[Any], of: str) -> None:
+    """Raises PlanError, a ValueError too, where these are not devices that can share a batch; `of`: an argument."""
+    if not devices:
+        raise PlanError(f"{of} got no device: it needs one at least.")
+    for i, device in enumerate(devices):
+        if not isinstance(device, jax.Device):
+            raise PlanError(f"{of} takes devices, such as those of `jax.devices()`; at position {i} it got "
+                            f"{type(device).__name__}: {device!r}.")
+    twice = next((d for i, d in enumerate(devices) if d in devices[:i]), None)
+    if twice is not None:
+        raise PlanError(f"{of} got {device_name(twice)} more than once: name each device once.")
+    kinds = sorted({kind_of(d) for d in devices})
+    if len(kinds) > 1:
+        raise PlanError(f"{of} got devices of different kinds, {', '.join(kinds)}: one call runs on "
+                        "devices of one kind; make a plan for each kind.")
+
+
+def kind_of(device: Device) -> str:
+    """What devices must have in common to run one call."""
+    return f"{device.platform} ({device.device_kind})"
+
+
 @dataclasses.dataclass(frozen=True)
 class KernelPlan:
     """The choices for one kernel, with their reasons.
@@ -146,8 +218,10 @@ class KernelPlan:
       threads: most threads; 0 for as many as XLA's pool has.
       chunk: examples that a thread claims at a time; 0 to let the run decide.
       grain: fewest examples worth a thread of their own.
-      refill: lanes that have left the program's loop take the next example when not more than this many are active; 0:
-        each step runs until its last example is done.
+      accuracy: `default` or `fast`.
+      refill: lanes that have left the program's loop take the next examples when they have waited so many trips, on
+        average; 0: each step runs until its last example is done.
+      uneven: why lanes are not refilled.
       reason: why these lanes.
     """
 
@@ -160,4 +234,6 @@ class KernelPlan:
     chunk: int
     grain: int
     refill: int
+    uneven: str
+    accuracy: str
     reason: str

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextvars
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from jax import lax
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lanax import _jax
+from lanax._devices import run_share, share_sizes
 
 #: Whether what is being lowered may have operands on several devices that XLA's partitioner is to split.
 _several: contextvars.ContextVar[bool] = contextvars.ContextVar("lanax_several_devices", default=False)
@@ -35,12 +38,13 @@ def split_over_devices(rule: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def on_shards(fun: Callable[..., Sequence[Any]], in_axes: Sequence[int | None], args: Sequence[Any],
-              out_axes: Sequence[int], out_ranks: Sequence[int]) -> Sequence[Any]:
+              out_axes: Sequence[int | None], out_ranks: Sequence[int]) -> Sequence[Any]:
     """`fun(*args)`, on each device for the shard that it has, where there are several.
 
     Args:
       fun: computes a batch of any size.
-      in_axes, out_axes: where each operand and result has the batch axis; None: an operand is the same for all.
+      in_axes, out_axes: where each operand and result has the batch axis; None: an operand is the same for all, and
+        a result is the sum over the batch.
       args: the operands.
       out_ranks: how many axes each result has, with the batch axis.
     """
@@ -50,7 +54,7 @@ def on_shards(fun: Callable[..., Sequence[Any]], in_axes: Sequence[int | None], 
 
 
 def _per_shard(fun: Callable[..., Sequence[Any]], in_axes: Sequence[int | None], in_ranks: Sequence[int],
-              out_axes: Sequence[int], out_ranks: Sequence[int]) -> Callable[..., Sequence[Any]]:
+              out_axes: Sequence[int | None], out_ranks: Sequence[int]) -> Callable[..., Sequence[Any]]:
     """`fun` as XLA's partitioner is to see it: split along the batch axis, and along no other.
 
     To XLA a custom call has no parts: it would gather sharded operands on every device and run the whole batch there.
@@ -64,13 +68,36 @@ def _per_shard(fun: Callable[..., Sequence[Any]], in_axes: Sequence[int | None],
     def partition(mesh: Mesh, args: Sequence[Any], outs: Sequence[Any]) -> tuple[Any, ...]:
         over = next((_over(x, axis) for x, axis in zip((*args, *outs), (*in_axes, *out_axes), strict=True)
                      if axis is not None and _over(x, axis) is not None), None)
-        return (mesh, fun, [_only(mesh, axis, over) for axis in out_axes],
+        shard = fun if over is None else _short(fun, mesh, args, over, in_axes, out_axes)
+        return (mesh, _totals(shard, out_axes, over), [_only(mesh, axis, over) for axis in out_axes],
                 tuple(_only(mesh, axis, over) for axis in in_axes))
 
     split = custom_partitioning(lambda *args: list(fun(*args)))
     split.def_partition(partition=partition, sharding_rule=rule, need_replication_factors=whole,
                         decode_shardings=True)
     return split
+
+
+def _short(fun: Callable[..., Sequence[Any]], mesh: Mesh, args: Sequence[Any], over: Any,
+           in_axes: Sequence[int | None], out_axes: Sequence[int | None]) -> Callable[..., Sequence[Any]]:
+    """`fun` on shards; where they are not of one size, XLA pads the last ones, which is none of its business."""
+    count = math.prod(mesh.shape[name] for name in (over if isinstance(over, tuple) else (over,)))
+    size = next(x.shape[axis] for x, axis in zip(args, in_axes, strict=True) if axis is not None)
+    if size % count == 0:
+        return fun
+    return lambda *shards: run_share(lambda _, *own: fun(*own), share_sizes(size, count), over, in_axes, out_axes,
+                                     shards)
+
+
+def _totals(fun: Callable[..., Sequence[Any]], out_axes: Sequence[int | None], over: Any) -> Callable[..., Any]:
+    """`fun` of a shard, with the sums of its shards added up over the axes of the mesh that the batch is split over."""
+
+    def run(*args: Any) -> list[Any]:
+        with _jax.no_mesh():  # a device has no mesh around it
+            return [lax.psum(x, over) if axis is None and over is not None else x
+                    for x, axis in zip(fun(*args), out_axes, strict=True)]
+
+    return run
 
 
 def _over(x: Any, axis: int) -> Any:

@@ -12,6 +12,7 @@ import os
 import platform
 import re
 import struct
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -54,6 +55,7 @@ class Descriptor:
       chunk: examples that a thread claims at a time; 0 for automatic.
       threads: most threads to use; 0 for as many as XLA's pool has.
       grain: least number of examples worth another thread.
+      parts: chunks for each thread, where the chunk is automatic.
     """
 
     args: int
@@ -65,10 +67,11 @@ class Descriptor:
     chunk: int = 0
     threads: int = 0
     grain: int = 1
+    parts: int = 32
 
     def __post_init__(self):
         for name, value in dataclasses.asdict(self).items():
-            least = 1 if name in ("args", "lanes", "grain") else 0
+            least = 1 if name in ("args", "lanes", "grain", "parts") else 0
             if not least <= value < 1 << 62:
                 raise ValueError(f"`{name}` of a kernel must be at least {least}, got {value}")
         if self.axis_arg >= self.args:
@@ -77,15 +80,15 @@ class Descriptor:
     def pack(self, kernel_address: int) -> bytes:
         """The bytes that handler.ll reads as `%descriptor`."""
         axis = self.axis_arg, self.axis_dim
-        schedule = self.lanes, self.chunk, self.threads, self.grain
-        return struct.pack("=10q", kernel_address, self.args, self.rets, self.scratch, *axis, *schedule)
+        schedule = self.lanes, self.chunk, self.threads, self.grain, self.parts
+        return struct.pack("=11q", kernel_address, self.args, self.rets, self.scratch, *axis, *schedule)
 
 
 class _Record(ctypes.Structure):
     """What kernels.ll knows as `%kernel`."""
 
     _fields_ = (("number", ctypes.c_int64), ("references", ctypes.c_int64), ("next", ctypes.c_void_p),
-                ("descriptor", ctypes.c_byte * 80))
+                ("descriptor", ctypes.c_byte * 88))
 
 
 class Loaded:
@@ -151,21 +154,20 @@ def call(loaded: Loaded, shapes: Sequence[jax.ShapeDtypeStruct], args: Sequence[
 
 
 def pool_threads() -> int:
-    """The threads of the pool that XLA's CPU client runs its work on, as far as Python can tell."""
-    try:
-        devices = len(jax.local_devices(backend="cpu"))
-    except RuntimeError:  # JAX_PLATFORMS leaves the CPU out
-        devices = 1
+    """The threads of XLA's pool that kernels use: as many as there are cores, or as NPROC says. The pool has more where
+    there are more devices."""
     given = os.environ.get("NPROC", "").strip()
-    return max(int(given) if re.fullmatch(r"\d+", given) else host().cores, devices)
+    return max(1, int(given) if re.fullmatch(r"\d+", given) else host().cores)
 
 
 @functools.cache
 def _routine() -> Compiled:
     """The routine that all kernels share, registered with XLA; it is never unloaded."""
     processor = _PROCESSORS.get(platform.machine().lower(), "other")
-    text = _text("handler.ll", "kernels.ll", "threads.ll", f"processor_{processor}.ll")
+    system = "linux" if sys.platform == "linux" else "other"
+    text = _text("handler.ll", "kernels.ll", "threads.ll", f"processor_{processor}.ll", f"pages_{system}.ll")
     routine = compile_module(text, host(), "the handler")
+    ctypes.c_int64.from_address(routine.address("lanax_cores")).value = pool_threads()
     state = {"type_id": routine.address("lanax_state_type"), "type_info": routine.address("lanax_state_info")}
     stages = {stage: routine.address(f"lanax_{stage}") for stage in ("instantiate", "execute")}
     jax.ffi.register_ffi_type(TARGET, _capsules(state), platform="cpu")

@@ -1,7 +1,7 @@
 ; Runs a kernel for XLA: splits the examples into chunks and shares them with XLA's own thread pool.
 ;
 ; It follows xla/ffi/api/c_api.h, API version 0.3 and later minor versions, on 64-bit machines. One copy serves every
-; kernel of the process. kernels.ll and threads.ll are appended, and a file of the processor's own.
+; kernel of the process. kernels.ll and threads.ll are appended, and files of the processor's and the system's own.
 
 ; ---- XLA's structs -----------------------------------------------------------------------------------------------
 
@@ -30,7 +30,8 @@
 ;   1 arguments  2 results  3 bytes of scratch for each thread
 ;   4 the argument and 5 the dimension of it that have the batch's size
 ;   6 lanes  7 chunk (0: automatic)  8 threads at most (0: all)  9 grain: examples worth another thread
-%descriptor = type { ptr, i64, i64, i64, i64, i64, i64, i64, i64, i64 }
+;   10 chunks for each thread, where the chunk is automatic
+%descriptor = type { ptr, i64, i64, i64, i64, i64, i64, i64, i64, i64, i64 }
 
 ; A kernel of this process: its number, references (atomic), the next in the list, its descriptor.
 %kernel = type { i64, i64, ptr, %descriptor }
@@ -42,6 +43,10 @@
 
 @out_of_memory = private constant [56 x i8] c"lanax: out of memory for the scratch of a kernel's call\00"
 @wrong_count = private constant [68 x i8] c"lanax: a kernel was called with a wrong number of arguments/results\00"
+
+; Calls that run right now, on all devices (atomic), and the cores that they share; Python sets the latter.
+@running = internal global i64 0
+@lanax_cores = global i64 9223372036854775807
 
 declare ptr @malloc(i64)
 declare void @free(ptr)
@@ -103,12 +108,15 @@ no_memory:                                        ; code 8: RESOURCE_EXHAUSTED
   ret ptr %exhausted
 
 run:
+  call void @ask_for_large_pages(ptr %frame)
   %mode = call i32 @fp_mode()
   %kernel_mode = call i32 @flush_mode(i32 %mode)
   call void @set_fp_mode(i32 %kernel_mode)
   %scratch = call ptr @align(ptr %memory)
   %grain = call i64 @field(ptr %descriptor, i64 9)
-  %threads = call i64 @choose_threads(ptr %frame, ptr %descriptor, i64 %n, i64 %grain)
+  %others = atomicrmw add ptr @running, i64 1 monotonic
+  %calls = add i64 %others, 1
+  %threads = call i64 @choose_threads(ptr %frame, ptr %descriptor, i64 %n, i64 %grain, i64 %calls)
   %chunk = call i64 @choose_chunk(ptr %descriptor, i64 %n, i64 %threads, i64 %grain)
   %chunks = call i64 @ceil_div(i64 %n, i64 %chunk)
   %used = call i64 @llvm.smin.i64(i64 %threads, i64 %chunks)
@@ -132,6 +140,7 @@ alone:
   br label %finish
 
 finish:
+  %were_running = atomicrmw sub ptr @running, i64 1 monotonic
   call void @set_fp_mode(i32 %mode)
   call void @free(ptr %memory)
   ret ptr null

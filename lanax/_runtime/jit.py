@@ -22,6 +22,10 @@ from lanax._target import Target
 # llvmlite locks each of its calls; a compilation is many of them.
 _lock = threading.RLock()
 
+# LLVM's scheduler looks for dependences between all accesses to memory of a block, up to so many at a time. With its
+# own 1000 that takes three quarters of the time for kernels with long blocks, whose code is the same.
+llvm.set_option("lanax", "-dag-maps-huge-region=100")
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Compiled:

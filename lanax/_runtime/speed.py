@@ -90,7 +90,7 @@ def _kernel(target: Target, lanes: int, chains: int, divide: bool) -> Compiled:
     for place, value in zip(places, b.count(_TRIPS, start, step), strict=True):
         b.ir.store(value, place, align=4)
     b.ir.ret_void()
-    return compile_module(str(module), target)
+    return compile_module(str(module), target, "the machine's speed")
 
 
 def _bandwidth() -> float:

@@ -9,7 +9,9 @@ define internal i64 @ceil_div(i64 %a, i64 %b) alwaysinline {
   ret i64 %up
 }
 
-define internal i64 @choose_threads(ptr %frame, ptr %descriptor, i64 %n, i64 %grain) alwaysinline {
+; XLA's pool has a thread for each device, however few cores there are, and serves the calls of all devices. So each
+; call takes its part of the cores, and one at least.
+define internal i64 @choose_threads(ptr %frame, ptr %descriptor, i64 %n, i64 %grain, i64 %calls) alwaysinline {
 entry:
   %given = call i64 @field(ptr %descriptor, i64 8)
   %any = icmp eq i64 %given, 0
@@ -24,7 +26,10 @@ one:
 
 ask:
   %pool = call i64 @pool_threads(ptr %frame)
-  %threads = call i64 @llvm.smin.i64(i64 %want, i64 %pool)
+  %cores = load i64, ptr @lanax_cores
+  %part = call i64 @ceil_div(i64 %cores, i64 %calls)
+  %most = call i64 @llvm.smin.i64(i64 %pool, i64 %part)
+  %threads = call i64 @llvm.smin.i64(i64 %want, i64 %most)
   ret i64 %threads
 }
 
@@ -33,7 +38,8 @@ ask:
 define internal i64 @choose_chunk(ptr %descriptor, i64 %n, i64 %threads, i64 %grain) alwaysinline {
   %given = call i64 @field(ptr %descriptor, i64 7)
   %lanes = call i64 @field(ptr %descriptor, i64 6)
-  %parts = mul i64 %threads, 32
+  %each = call i64 @field(ptr %descriptor, i64 10)
+  %parts = mul i64 %threads, %each
   %even = sdiv i64 %n, %parts
   %least = sdiv i64 %grain, 8
   %fair = call i64 @llvm.smax.i64(i64 %even, i64 %least)

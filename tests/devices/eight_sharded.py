@@ -26,6 +26,9 @@ def grow(v: Any, w: Any = W) -> Any:
     return lax.while_loop(lambda u: (u * u).sum() < 90, lambda u: u * 1.5 + 0.1 * w, v).sum()
 
 
+one = jax.jit(grow)  # of one example
+
+
 def mesh_of(shape: tuple[int, ...], kind: AxisType) -> Any:
     names = ("x", "y")[:len(shape)]
     return jax.make_mesh(shape, names, axis_types=(kind,) * len(shape))
@@ -55,7 +58,7 @@ def test_each_device_runs_its_shard(kind, case):
     shape, spec, axis = case
     mesh = mesh_of(shape, kind)
     values = numbers(64, 3) if axis == 0 else numbers(3, 64)
-    expected = np.array([grow(v) for v in np.moveaxis(np.asarray(values), axis, 0)])
+    expected = np.array([one(v) for v in np.moveaxis(np.asarray(values), axis, 0)])
     mapped = lanax.vmap(grow, (axis, None))
     with jax.set_mesh(mesh):
         x = jax.device_put(values, NamedSharding(mesh, spec))
@@ -103,7 +106,7 @@ def test_an_axis_inside_the_example_is_gathered():
     values = numbers(64, 8)
     x = jax.device_put(values, NamedSharding(mesh, P("x", "y")))
     out = jax.jit(lanax.vmap(grow))(x)
-    np.testing.assert_allclose(out, [grow(v) for v in values], rtol=1e-5)
+    np.testing.assert_allclose(out, [one(v) for v in values], rtol=1e-5)
     assert out.sharding.spec == P("x")
 
 
@@ -129,7 +132,7 @@ def test_inside_shard_map(check):
     values = numbers(64, 3)
     mapped = jax.shard_map(lanax.vmap(grow), mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=check)
     assert collectives(mapped, values) == []
-    np.testing.assert_allclose(jax.jit(mapped)(values), [grow(v) for v in values], rtol=1e-5)
+    np.testing.assert_allclose(jax.jit(mapped)(values), [one(v) for v in values], rtol=1e-5)
 
 
 def test_a_part_for_xla():
@@ -140,3 +143,45 @@ def test_a_part_for_xla():
     out = jax.jit(mapped)(jax.device_put(values, NamedSharding(mesh, P("x"))))
     np.testing.assert_allclose(out, expected, rtol=1e-4)
     assert out.sharding.spec == P("x")
+
+
+def test_derivatives_by_replicated_arrays_inside_shard_map():
+    """One kernel, and one sum over the devices of what it has summed."""
+    mesh = mesh_of((8,), AUTO)
+    values, w = numbers(64, 3), numbers(3)
+
+    def fun(v, w):
+        u = lax.fori_loop(0, 3, lambda _, u: jnp.sin(u * w) + v, v)
+        return jax.nn.relu(u - 0.3).sum() + jax.nn.softplus(w).sum()
+
+    def total(mapper, closure):
+        def local(x, w):
+            out = mapper(lambda v: fun(v, w))(x) if closure else mapper(fun, (0, None))(x, w)
+            return lax.psum(jnp.sum(out**2), "x")
+
+        return lambda inside, *args: jax.shard_map(lambda x, w: inside(local)(x, w), mesh=mesh, in_specs=(P("x"), P()),
+                                                   out_specs=P())(*args)
+
+    for closure in (False, True):
+        for derive in (lambda f: jax.grad(f, 1), lambda f: jax.hessian(f, 1)):
+            got, want = (jax.jit(total(mapper, closure), static_argnums=0)(derive, values, w)
+                         for mapper in (lanax.vmap, jax.vmap))
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
+    text = str(jax.make_jaxpr(lambda x, w: total(lanax.vmap, True)(lambda f: jax.grad(f, 1), x, w))(values, w))
+    assert (text.count("psum"), text.count("lanax_batched_call"), text.count("scan")) == (2, 2, 0)
+
+
+@pytest.mark.parametrize("kind", [AUTO, EXPLICIT])
+def test_a_gradient_under_a_mesh_that_is_set(kind):
+    mesh = mesh_of((8,), kind)
+    w, values = jnp.asarray([0.3, 0.5], jnp.float32), numbers(64, 3)
+
+    def loss(mapper, w, x):
+        return mapper(lambda v, w: lax.fori_loop(0, 3, lambda _, u: jnp.sin(u * w[0] + w[1]), v).sum(), (0, None))(
+            x, w).sum()
+
+    want = jax.grad(lambda w: loss(jax.vmap, w, values))(w)
+    with jax.set_mesh(mesh):
+        x = jax.device_put(values, NamedSharding(mesh, P("x")))
+        got = jax.jit(jax.grad(lambda w, x: loss(lanax.vmap, w, x)))(w, x)
+    np.testing.assert_allclose(got, want, rtol=1e-5)

@@ -1,0 +1,318 @@
+"""A batch shared out over devices of this process: which ones, how many examples each, a function run on every share.
+Knows no program."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from lanax import _jax
+from lanax._errors import PlanError
+from lanax._plan import Device, Plan, device_name
+
+#: The name of the one axis of the mesh.
+AXIS = "batch"
+
+#: `fun(size, *args)`: the results for a batch of `size` examples.
+Fun = Callable[..., Sequence[Any]]
+Axes = Sequence[int | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Shares:
+    """Who runs how many examples.
+
+    Attributes:
+      devices: in the order of their shares.
+      sizes: examples of each device: as many for all, but that the last ones take what is left, or nothing.
+    """
+
+    devices: tuple[Device, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def most(self) -> int:
+        """Examples of the largest share, the first."""
+        return self.sizes[0]
+
+    @property
+    def even(self) -> bool:
+        """Whether all shares are of one size."""
+        return self.sizes[-1] == self.most
+
+    @property
+    def mesh(self) -> Mesh:
+        return Mesh(np.array(self.devices, object), (AXIS,))
+
+    @property
+    def where(self) -> Any:
+        """A jaxpr that computes nothing. JAX looks for devices in the parameters of equations."""
+        return _marked(self.devices)
+
+    def over(self, axis: int | None) -> NamedSharding:
+        """How an array lies that has the batch axis at `axis`; None: each device has all of it."""
+        return NamedSharding(self.mesh, PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, AXIS))
+
+
+def shares_of(plan: Plan, axis_size: int) -> Shares:
+    """How a plan that has devices shares out a batch.
+
+    Raises:
+      PlanError: this process does not have such devices.
+    """
+    devices = _devices_of(plan)
+    return Shares(devices, share_sizes(axis_size, len(devices)))
+
+
+def share_sizes(axis_size: int, devices: int) -> tuple[int, ...]:
+    """Shares of one size, but that the last ones take what is left, or nothing. XLA splits an array so, too."""
+    size = math.ceil(axis_size / devices)
+    return tuple(max(0, min(size, axis_size - i * size)) for i in range(devices))
+
+
+def for_each(plan: Plan, devices: int) -> Plan:
+    """The plan of one of several devices."""
+    most = plan.parallelism
+    return plan.replace(devices=None, parallelism=None if most is None else max(1, most // devices))
+
+
+def _devices_of(plan: Plan) -> tuple[Device, ...]:
+    given: Any = plan.devices
+    if isinstance(given, int):
+        found = tuple(jax.local_devices())
+        if given > len(found):
+            source = f" ({plan.sources['devices']})" if "devices" in plan.sources else ""
+            raise PlanError(
+                f"`devices` of a Plan asks for {given} devices{source}; this process has {len(found)}: "
+                f"{', '.join(map(device_name, found))}. Ask for fewer; a CPU can be made into several devices with "
+                f"XLA_FLAGS=--xla_force_host_platform_device_count={given} in the environment.")
+        given = found[:given]
+    away = next((d for d in given if d.process_index != jax.process_index(d.client)), None)
+    if away is not None:
+        raise PlanError(f"`devices` of a Plan has {device_name(away)} of process {away.process_index}: a plan is for "
+                        "devices of this process, `jax.local_devices()`; each process runs its own part of a batch.")
+    return given[:plan.parallelism]
+
+
+@functools.lru_cache(maxsize=64)
+def _marked(devices: tuple[Device, ...]) -> Any:
+    everywhere = _jax.OnAll(Shares(devices, (0,)).mesh)
+    with _jax.no_mesh():
+        return jax.make_jaxpr(lambda x: lax.with_sharding_constraint(x, everywhere))(np.float32(0))
+
+
+# ---- arguments -------------------------------------------------------------------------------------------------------
+
+
+def check_places(plan: Plan, arguments: Iterable[tuple[str, Any]]) -> None:
+    """Raises PlanError where an array is committed to a device that the plan leaves out.
+
+    Args:
+      arguments: names and values; what is no array, or abstract, is fine.
+    """
+    devices = set(_devices_of(plan))
+    for name, x in arguments:
+        if isinstance(x, jax.Array) and not isinstance(x, _jax.Tracer) and x.committed and not x.devices() <= devices:
+            away = ", ".join(sorted(device_name(d) for d in x.devices() - devices))
+            raise PlanError(
+                f"{name} is committed to {away}, which `devices` of the Plan leaves out "
+                f"({', '.join(map(device_name, _devices_of(plan)))}): add the device to the plan, or move the array "
+                "with `jax.device_put(x, device)`; a NumPy array goes where it is needed.")
+
+
+# ---- a function on every share ---------------------------------------------------------------------------------------
+
+
+def run_traced(fun: Fun, shares: Shares, in_axes: Axes, out_axes: Axes, args: Sequence[Any]) -> list[Any]:
+    """`fun` on every share, under a trace. Results have the batch axis at `out_axes`; None: they are sums, which are
+    added up."""
+    padded = [x if a is None or shares.even else _of_words(_padded, x, a, shares.most * len(shares.devices))
+              for x, a in zip(args, in_axes, strict=True)]
+    outs = _run(fun, shares, in_axes, out_axes, padded)
+    size = sum(shares.sizes)
+    return [x if a is None or shares.even else _of_words(lax.slice_in_dim, x, 0, size, 1, a)
+            for x, a in zip(outs, out_axes, strict=True)]
+
+
+def _run(fun: Fun, shares: Shares, in_axes: Axes, out_axes: Axes, args: Sequence[Any]) -> list[Any]:
+    """The same for a batch that is padded to shares of one size, padded results and all. The padding is never read."""
+    kinds: list[Any] = []
+
+    def on_one(*words: Any) -> list[Any]:
+        args = [w if kind is None else jax.random.wrap_key_data(w, impl=kind)
+                for w, kind in zip(words, map(_kind, given), strict=True)]
+        outs = run_share(fun, shares.sizes, AXIS, in_axes, out_axes, args, kinds)
+        return [lax.psum(x, AXIS) if a is None else x for x, a in zip(outs, out_axes, strict=True)]
+
+    given = args
+    specs = [[shares.over(a).spec for a in axes] for axes in (in_axes, out_axes)]
+    with _jax.no_mesh():
+        mapped = jax.shard_map(on_one, mesh=shares.mesh, in_specs=tuple(specs[0]), out_specs=specs[1], check_vma=False)
+        outs = mapped(*map(_words, args))
+    return [x if kind is None else jax.random.wrap_key_data(x, impl=kind)
+            for x, kind in zip(outs, kinds[:len(outs)], strict=True)]
+
+
+def run_share(fun: Fun, sizes: Sequence[int], over: Any, in_axes: Axes, out_axes: Axes, args: Sequence[Any],
+              kinds: list[Any] | None = None) -> Sequence[Any]:
+    """`fun` on the share of the device that this runs on, in arrays that are padded to the size of the first share.
+    Results are padded with zeros; keys among them are given as words. Nothing is computed of the padding, for which a
+    function need not even end.
+
+    Args:
+      sizes: examples of each device.
+      over: the axes of the mesh that the batch is split over, or their names.
+      kinds: gets what kind of keys each result is.
+    """
+    notes: list[Any] = [] if kinds is None else kinds
+    branches = [functools.partial(_part, fun, size, sizes[0], in_axes, out_axes, notes)
+                for size in dict.fromkeys(sizes)]
+    return branches[0](*args) if len(branches) == 1 else lax.switch(lax.axis_index(over) - sizes.count(sizes[0]) + 1,
+                                                                     branches, *args)
+
+
+def _part(fun: Fun, size: int, most: int, in_axes: Axes, out_axes: Axes, kinds: list[Any], *args: Any) -> list[Any]:
+    """A share of `size` examples, in arrays of `most`. It notes which results are keys; they are given as words."""
+    if size == 0:
+        like = jax.eval_shape(functools.partial(_part, fun, most, most, in_axes, out_axes, []), *args)
+        return [jnp.zeros(x.shape, x.dtype) for x in like]
+    own = [x if a is None or size == most else lax.slice_in_dim(x, 0, size, 1, a)
+           for x, a in zip(args, in_axes, strict=True)]
+    outs = fun(size, *own)
+    kinds.extend(map(_kind, outs))
+    return [w if a is None or size == most else _padded(w, a, most)
+            for w, a in zip(map(_words, outs), out_axes, strict=True)]
+
+
+def _kind(x: Any) -> Any:
+    """What kind of random keys an array holds; None for other arrays."""
+    return str(jax.random.key_impl(x)) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else None
+
+
+def _words(x: Any) -> Any:
+    return x if _kind(x) is None else jax.random.key_data(x)
+
+
+def _of_words(fun: Callable[..., Any], x: Any, *args: Any) -> Any:
+    """`fun` of an array, or of the words of keys."""
+    kind = _kind(x)
+    return fun(x, *args) if kind is None else jax.random.wrap_key_data(fun(_words(x), *args), impl=kind)
+
+
+def _padded(x: Any, axis: int, size: int) -> Any:
+    """An array with zeros after its end along an axis."""
+    missing = [(0, size - x.shape[axis] if i == axis else 0, 0) for i in range(x.ndim)]
+    return lax.pad(x, jnp.zeros((), x.dtype), missing)
+
+
+def run_alike(fun: Callable[..., Any], shares: Shares, args: Sequence[Any]) -> Any:
+    """`fun(*args)` by every device, under a trace. Where it raises, it does so on all of them, so that none waits for
+    another in what comes after: XLA ends the process then."""
+    with _jax.no_mesh():
+        spec = PartitionSpec()
+        return jax.shard_map(fun, mesh=shares.mesh, in_specs=spec, out_specs=spec, check_vma=False)(*args)
+
+
+# ---- outside of a trace: each share goes to its device, and comes back -----------------------------------------------
+
+
+def run_placed(fun: Fun, shares: Shares, in_axes: Axes, out_axes: Axes, types: Sequence[Any],
+               args: Sequence[Any]) -> list[Any]:
+    """`fun` on every share, for arrays; `types` are those of the first results.
+
+    A batch that has an even share for each device stays on the devices; what has not is joined on the first one, and
+    sums are there too.
+    """
+    outs = launched(fun, shares, in_axes, out_axes, types, args)
+    with _jax.no_mesh():
+        return [_on_first(x, shares) if a is None else x if shares.even else _of_words(_joined, x, a, shares)
+                for x, a in zip(outs, out_axes, strict=True)]
+
+
+def launched(fun: Fun, shares: Shares, in_axes: Axes, out_axes: Axes, types: Sequence[Any],
+             args: Sequence[Any]) -> list[Any]:
+    """The same, with results as they lie on the devices: padded where shares are not even."""
+    with _jax.no_mesh():
+        words = [_words(x) if isinstance(x, jax.Array) else x for x in args]
+        kinds = tuple(_kind(x) if isinstance(x, jax.Array) else None for x in args)
+        placed = [_placed(x, a, shares) for x, a in zip(words, in_axes, strict=True)]
+        return _compiled(fun, shares, tuple(in_axes), tuple(out_axes), tuple(types), kinds)(*placed)
+
+
+@functools.lru_cache(maxsize=256)
+def _compiled(fun: Fun, shares: Shares, in_axes: tuple[int | None, ...], out_axes: tuple[int | None, ...],
+              types: tuple[Any, ...], kinds: tuple[Any, ...]) -> Callable[..., list[Any]]:
+    def run(*words: Any) -> list[Any]:
+        args = [w if kind is None else jax.random.wrap_key_data(w, impl=kind)
+                for w, kind in zip(words, kinds, strict=True)]
+        outs = _run(fun, shares, in_axes, out_axes, args)
+        return [*(_jax.weak_as(x, t) if t.weak_type else x for x, t in zip(outs, types, strict=False)),
+                *outs[len(types):]]
+
+    return jax.jit(run)
+
+
+def _placed(x: Any, axis: int | None, shares: Shares) -> Any:
+    """An array as it is to lie; short shares are padded."""
+    if axis is None or shares.even:
+        return _there(x, shares.over(axis)) if isinstance(x, jax.Array) else jax.device_put(x, shares.over(axis))
+    shape = (*x.shape[:axis], shares.most * len(shares.devices), *x.shape[axis + 1:])
+    pieces = _cut(x, axis, shares.sizes) if isinstance(x, jax.Array) else _cut_here(np.asarray(x), axis, shares.sizes)
+    return jax.make_array_from_single_device_arrays(shape, shares.over(axis),
+                                                    jax.device_put(pieces, list(shares.devices)))
+
+
+def _there(x: jax.Array, over: NamedSharding) -> jax.Array:
+    """An array with a sharding; not copied where it lies so already, if on another mesh."""
+    if x.sharding == over or not x.sharding.is_equivalent_to(over, x.ndim):
+        return jax.device_put(x, over)
+    return jax.make_array_from_single_device_arrays(x.shape, over, [shard.data for shard in x.addressable_shards])
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _cut(x: Any, axis: int, sizes: tuple[int, ...]) -> list[Any]:
+    begins = itertools.accumulate(sizes, initial=0)
+    return [_padded(lax.slice_in_dim(x, begin, begin + size, 1, axis), axis, sizes[0])
+            for begin, size in zip(begins, sizes, strict=False)]
+
+
+def _cut_here(x: np.ndarray, axis: int, sizes: Sequence[int]) -> list[np.ndarray]:
+    """The same for an array in memory: whole shares are not copied."""
+    pieces = np.split(x, list(itertools.accumulate(sizes[:-1])), axis)
+    short = [[(0, sizes[0] - size if i == axis else 0) for i in range(x.ndim)] for size in sizes]
+    return [np.pad(piece, pad) if size < sizes[0] else piece
+            for piece, pad, size in zip(pieces, short, sizes, strict=True)]
+
+
+def _on_first(x: Any, shares: Shares) -> Any:
+    """An array of which every device has a copy, as the first one has it; not committed to it."""
+    data = next(shard.data for shard in x.addressable_shards if shard.device == shares.devices[0])
+    return _jax.uncommitted(data, x.aval)
+
+
+def _joined(x: Any, axis: int, shares: Shares) -> Any:
+    """The batch without its padding, on the first device; not committed to it, as what any call gives."""
+    data = {shard.device: shard.data for shard in x.addressable_shards}
+    pieces = [data[device] for device, size in zip(shares.devices, shares.sizes, strict=True) if size]
+    whole = _join(jax.device_put(pieces, shares.devices[0]), axis, sum(shares.sizes))
+    return _jax.uncommitted(whole, x.aval)
+
+
+def on_one(arrays: Sequence[Any], shares: Shares) -> list[Any]:
+    """Arrays on the first device, and not committed to it."""
+    return [_jax.uncommitted(jax.device_put(x, shares.devices[0]), x.aval) for x in arrays]
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _join(pieces: Sequence[Any], axis: int, size: int) -> Any:
+    return lax.slice_in_dim(lax.concatenate(pieces, axis), 0, size, 1, axis)

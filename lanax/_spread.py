@@ -1,0 +1,46 @@
+"""Whether the batch of a mapped call is shared out over devices, and why not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lanax import _jax
+from lanax._devices import Shares, for_each, shares_of
+from lanax._pipeline import Axes, Stages, stages
+from lanax._plan import Plan
+from lanax._program import Program
+from lanax._unvmap import reaches_output
+
+
+def shared_out(program: Program, in_axes: Axes, out_axes: Axes, axis_size: int,
+               plan: Plan) -> tuple[Shares | None, str]:
+    """The shares of a mapped call whose plan has devices; or None, and why: empty where one device was asked for.
+
+    Raises:
+      PlanError: this process does not have such devices.
+    """
+    if plan.devices is None or plan.devices == 1:
+        return None, ""
+    shares = shares_of(plan, axis_size)
+    reason = _jax.mesh_in_charge() or _why_whole(program, in_axes, out_axes, axis_size, for_each(plan, 1))
+    return (None, reason) if reason else (shares, "")
+
+
+def _why_whole(program: Program, in_axes: Axes, out_axes: Axes, axis_size: int, plan: Plan) -> str:
+    if axis_size == 0:
+        return "there are no examples"
+    if all(axis is None for axis in in_axes):
+        return "no argument is mapped"
+    if sees_whole_batch(stages(program, in_axes, out_axes, plan)):
+        return "some equation has to see all examples"
+    return ""
+
+
+def sees_whole_batch(way: Stages) -> bool:
+    """Whether the results for a batch may not be those of its parts: an equation has to see all examples."""
+    return holds(way.program.jaxpr, "custom_vmap_call") or reaches_output(way.expanded)
+
+
+def holds(jaxpr: Any, name: str) -> bool:
+    """Whether a primitive of this name occurs, at any depth."""
+    return any(e.primitive.name == name or any(holds(j, name) for j in _jax.jaxprs_in(e)) for e in jaxpr.eqns)
