@@ -21,7 +21,8 @@ def _parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser("primitives", help="what each primitive of JAX becomes in a kernel")
     command.add_argument("--markdown", action="store_true", help="as the page docs/primitives.md")
-    command.set_defaults(run=lambda args: primitives.run(args.markdown))
+    command.add_argument("--json", action="store_true", help="as JSON")
+    command.set_defaults(run=lambda args: primitives.run(args.markdown, args.json))
 
     command = commands.add_parser("cache", help="the compiled kernels on disk: list, size or clear")
     command.add_argument("action", nargs="?", choices=list(cache.ACTIONS), default="list",
@@ -59,7 +60,10 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--quick", action="store_true", help="small sizes: shows that it works, not how fast")
     command.add_argument("--plan-check", action="store_true",
                          help="the automatic plan against jax.vmap, jax.lax.map and every route instead")
-    command.set_defaults(run=lambda args: bench.run(args.names, args.json, args.quick, args.plan_check))
+    command.add_argument("--scale", action="store_true",
+                         help="1, 2, 4, 8 devices and 1, 2, 4 processes instead, of one thread each; by default of "
+                              f"{', '.join(bench.SCALED)}")
+    command.set_defaults(run=lambda args: bench.run(args.names, args.json, args.quick, args.plan_check, args.scale))
     return parser
 
 

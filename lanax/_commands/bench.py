@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.status import Status
 
 from lanax._commands.console import console
 from lanax._suite.program import Program
 from lanax._suite.programs import find
 from lanax._suite.report import CLOSE, as_json, plan_checks_as_json, plan_table, seconds, table, times
+from lanax._suite.scale import measure_all as measure_all_counts
+from lanax._suite.scale_report import scale_as_json, scale_note, scale_table
 from lanax._suite.timing import PlanCheck, Result, check_plan, measure
 
 T = TypeVar("T")
@@ -23,17 +27,23 @@ BUDGET = 10.0
 QUICK_BUDGET = 0.5
 
 
-def run(names: Sequence[str], file: Path, quick: bool, plan_check: bool = False) -> int:
+#: The programs that `--scale` runs where none is named.
+SCALED = ("lorenz_rk",)
+
+
+def run(names: Sequence[str], file: Path, quick: bool, plan_check: bool = False, scale: bool = False) -> int:
     """Times the programs of these names, all of them for no names. Returns 1 where an answer is wrong."""
     out = console()
     try:
-        programs = find(names)
+        programs = find(names or SCALED if scale else names)
     except KeyError as error:
         out.print(error.args[0])
         return 2
     budget = QUICK_BUDGET if quick else BUDGET
     if plan_check:
         return _check_plans(programs, file, quick=quick, budget=budget, out=out)
+    if scale:
+        return _scale(programs, file, quick=quick, out=out)
     results = measure_all(programs, quick=quick, budget=budget, out=out)
     out.print(table(results, goals=not quick))
     _write(file, as_json(results), out)
@@ -48,6 +58,27 @@ def _check_plans(programs: Sequence[Program], file: Path, *, quick: bool, budget
     out.print(f"more than {CLOSE - 1:.0%} slower than the best: {', '.join(far) or 'none'}")
     _write(file, plan_checks_as_json(checks), out)
     return 0
+
+
+def _scale(programs: Sequence[Program], file: Path, *, quick: bool, out: Console) -> int:
+    """Runs the programs on more and more devices and processes. Returns 1 where a process fails."""
+    found = {}
+    for program in programs:
+        try:
+            with out.status(program.title) as status:
+                tell = functools.partial(_tell, status, program.title)
+                found[program.name] = measure_all_counts(program, quick=quick, tell=tell)
+        except RuntimeError as error:
+            out.print(f"[bold red]{program.name}: [/]{escape(str(error))}")
+            return 1
+        out.print(scale_table(program, found[program.name]))
+    out.print(scale_note())
+    _write(file, scale_as_json(found), out)
+    return 0
+
+
+def _tell(status: Status, title: str, doing: str) -> None:
+    status.update(f"{title}: {doing}")
 
 
 def _write(file: Path, found: dict[str, Any], out: Console) -> None:

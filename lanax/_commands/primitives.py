@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import sys
 import textwrap
 from collections.abc import Iterable
@@ -68,7 +69,10 @@ COMPLEX = """
 ## Complex numbers
 
 A complex value is two real ones in a kernel. These primitives take complex values, beside loops and branches, and
-become real ones of the table above. Matrices have at most 16 rows and columns.
+become real ones of the table above. Matrices have at most 16 rows and columns for QR and the Schur form, 12 for
+singular values, 10 for LU, Cholesky's factor and triangular systems, and 6 for `eigh`: with more, XLA was measured to
+be as fast. `schur` and `eig` give eigenvalues in the order in which they are found, mostly that of LAPACK; vectors may
+have another phase than LAPACK's.
 
 """
 
@@ -83,8 +87,12 @@ class Row:
     notes: str = ""
 
 
-def run(markdown: bool) -> int:
-    """Prints the table, as Markdown where asked for."""
+def run(markdown: bool, as_json: bool = False) -> int:
+    """Prints the table, as Markdown or JSON where asked for."""
+    if as_json:
+        json.dump(_as_dict(), sys.stdout, indent=2)
+        sys.stdout.write("\n")
+        return 0
     if markdown:
         sys.stdout.write(as_markdown())  # the console would wrap its lines
         return 0
@@ -98,6 +106,15 @@ def run(markdown: bool) -> int:
     for name in sorted(share.numeric - share.in_lanes):
         console().print(f"  not in lanes: {name}: {REASONS.get(name, 'no lowering rule')}")
     return 0
+
+
+def _as_dict() -> dict[str, Any]:
+    share = coverage()
+    return {"jax": jax.__version__, "numeric": len(share.numeric), "in_lanes": len(share.in_lanes),
+            "percent": share.percent, "primitives": [dataclasses.asdict(row) for row in table()],
+            "complex": complex_primitives(),
+            "not_in_lanes": {name: REASONS.get(name, "no lowering rule")
+                             for name in sorted(share.numeric - share.in_lanes)}}
 
 
 def as_markdown() -> str:
