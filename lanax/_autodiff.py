@@ -1,10 +1,11 @@
 """Derivatives of a mapped call: its jvp is a mapped call of the tangent program, whose transpose is a mapped call of
-the transposed program. Both recompute inside the lanes, so no whole-batch residuals are kept. Also: a mapped call of
-which some results are not used, and one that `checkify` looks into."""
+the transposed program. Both recompute inside the lanes, so no whole-batch residuals are kept; what an unmapped argument
+gets is summed over the batch in the kernel. Also: a mapped call of which some results are not used, and one that
+`checkify` looks into."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -14,9 +15,11 @@ from lanax import _jax
 from lanax._example import run_mapped
 from lanax._jax import Zero, ad
 from lanax._pipeline import Axes
-from lanax._plan import Plan
-from lanax._primitive import batched_call_p, bind, run_as_vmap
+from lanax._plan import MAX_LANES, Plan
+from lanax._primitive import batched_call_p, bind, run_as_vmap, run_spread_as_vmap, spread_call_p
 from lanax._program import Program
+from lanax._residuals import kept_by_scans, recomputing
+from lanax._varying import alike, is_untyped, untyped, without_types
 
 
 def _chosen(items: Sequence[Any], which: Sequence[bool]) -> list[Any]:
@@ -43,18 +46,21 @@ def _tangent_program(program: Program, nonzero: Sequence[bool],
     return program.replace(jaxpr, f"jvp({program.name})"), _jax.consts_of(closed), used, moving
 
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, program: Program, in_axes: Axes,
-         out_axes: tuple[int, ...], axis_size: int, plan: Plan) -> tuple[list[Any], list[Any]]:
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, program: Program, in_axes: Axes, out_axes: Axes,
+         axis_size: int, plan: Plan) -> tuple[list[Any], list[Any]]:
     outs = bind(primals, program, in_axes, out_axes, axis_size, plan)
     nonzero = [type(t) is not Zero and _differentiable(v.aval)
                for t, v in zip(tangents, program.jaxpr.invars, strict=True)]
     zeros = [Zero(_jax.tangent_type(out)) for out in outs]
     if not any(nonzero):
         return outs, zeros
-    tangent, consts, used, moving = _tangent_program(program, nonzero, axis_size)
+    with untyped(program, primals):
+        tangent, consts, used, moving = _tangent_program(program, nonzero, axis_size)
     if not any(moving):
         return outs, zeros
     operands = [*consts, *primals, *_chosen(tangents, nonzero)]
+    if is_untyped(program, primals):
+        operands, tangent = alike(operands), tangent.replace(without_types(tangent.jaxpr))
     axes = [*[None] * len(consts), *in_axes, *_chosen(in_axes, nonzero)]
     linear = [False] * (len(consts) + len(primals)) + [True] * sum(nonzero)
     dots = iter(run_mapped(_chosen(operands, used), tangent, tuple(_chosen(axes, used)),
@@ -62,35 +68,49 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, program: Program, i
     return outs, [next(dots) if m else z for m, z in zip(moving, zeros, strict=True)]
 
 
-def _transpose(cotangents: Sequence[Any], *args: Any, program: Program, in_axes: Axes, out_axes: tuple[int, ...],
+def _transpose(cotangents: Sequence[Any], *args: Any, program: Program, in_axes: Axes, out_axes: Axes,
                axis_size: int, plan: Plan) -> list[Any]:
     linear = [ad.is_undefined_primal(x) for x in args]
     live = [type(ct) is not Zero for ct in cotangents]
     if not any(live):
         return [Zero(x.aval) if is_linear else None for x, is_linear in zip(args, linear, strict=True)]
     fixed = [not x for x in linear]
-    transposed, consts, used = _transposed_program(program, linear, live, axis_size)
-    operands = [*consts, *_chosen(args, fixed), *_chosen(cotangents, live)]
+    known = [*_chosen(args, fixed), *_chosen(cotangents, live)]
+    with untyped(program, known):
+        transposed, consts, used = _transposed_program(program, linear, live, axis_size, plan)
+    operands = alike([*consts, *known]) if is_untyped(program, known) else [*consts, *known]
     axes = [*[None] * len(consts), *_chosen(in_axes, fixed), *_chosen(out_axes, live)]
-    wanted = [0 if axis is None else axis for axis in _chosen(in_axes, linear)]
-    # Under `shard_map` there are sums over its axes in it.
-    outs = iter(run_mapped(_chosen(operands, used), transposed, tuple(_chosen(axes, used)), tuple(wanted), axis_size,
-                           plan))
-    results: list[Any] = []
-    for x, is_linear, axis in zip(args, linear, in_axes, strict=True):
-        if not is_linear:
-            results.append(None)
-        else:
-            # What an unmapped argument gets is the sum over all examples.
-            results.append(next(outs) if axis is not None else _jax.weak_as(jnp.sum(next(outs), axis=0), x.aval))
-    return results
+    # What an unmapped argument gets is the sum over all examples. Under `shard_map` there are sums over its axes in it.
+    outs = iter(run_mapped(_chosen(operands, used), transposed, tuple(_chosen(axes, used)),
+                           tuple(_chosen(in_axes, linear)), axis_size, plan))
+    return [None if not is_linear else next(outs) if axis is not None else _jax.weak_as(next(outs), x.aval)
+            for x, is_linear, axis in zip(args, linear, in_axes, strict=True)]
 
 
-def _transposed_program(program: Program, linear: Sequence[bool], live: Sequence[bool],
-                        axis_size: int) -> tuple[Program, list[Any], list[bool]]:
+#: Bytes that the scans of one example may keep for reverse mode, where the plan does not bound them.
+_KEPT = 1 << 20
+
+
+def _transposed_program(program: Program, linear: Sequence[bool], live: Sequence[bool], axis_size: int,
+                        plan: Plan) -> tuple[Program, list[Any], list[bool]]:
     """The program (arrays that derivative rules close over, other arguments, cotangents of live results) -> cotangents
-    of the linear arguments; those arrays; and which of all these inputs it has."""
-    fun = _jax.jaxpr_as_fun(program.jaxpr)
+    of the linear arguments; those arrays; and which of all these inputs it has.
+
+    Where its scans would keep too much for each example, they keep the carries of some steps and compute the others
+    again.
+    """
+    found = _transposed(program, _jax.jaxpr_as_fun(program.jaxpr), linear, live, axis_size)
+    memory: Any = plan.memory  # an int by now
+    bound = _KEPT if memory is None else min(_KEPT, memory // MAX_LANES)
+    if (kept := kept_by_scans(found[0].jaxpr)) > bound:
+        leaner = _transposed(program, recomputing(program.jaxpr), linear, live, axis_size)
+        found = leaner if kept_by_scans(leaner[0].jaxpr) < kept else found
+    return found
+
+
+def _transposed(program: Program, fun: Callable[..., list[Any]], linear: Sequence[bool], live: Sequence[bool],
+                axis_size: int) -> tuple[Program, list[Any], list[bool]]:
+    """The transposed program, by `fun`, which computes what the program does."""
     avals = [v.aval for v in program.jaxpr.invars]
     fixed = [not x for x in linear]
     count = sum(fixed)
@@ -134,3 +154,9 @@ def _dead_code_rule(wanted: list[bool], eqn: Any) -> tuple[list[bool], Any]:
 
 _jax.register_dead_code_rule(batched_call_p, _dead_code_rule)
 _jax.register_checks(batched_call_p, run_as_vmap)
+
+# What several devices share is told apart by its plan alone.
+ad.primitive_jvps[spread_call_p] = lambda primals, tangents, where, **params: _jvp(primals, tangents, **params)
+ad.primitive_transposes[spread_call_p] = lambda cts, *args, where, **params: _transpose(cts, *args, **params)
+_jax.register_dead_code_rule(spread_call_p, _dead_code_rule)
+_jax.register_checks(spread_call_p, run_spread_as_vmap)

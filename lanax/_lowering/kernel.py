@@ -18,6 +18,7 @@ from lanax._lowering.jaxpr import lower_jaxpr
 from lanax._lowering.meter import Meter
 from lanax._lowering.operands import Operand, input_array, store_output
 from lanax._lowering.refill import RefilledLoop
+from lanax._lowering.summed import SummedResult, group_of, in_groups, row_operand, side_by_side
 from lanax._refill import Loop
 from lanax._target import Target
 from lanax._uniformity import Uniformity
@@ -44,32 +45,36 @@ class KernelSource:
     meter: Meter | None = None
 
 
-def build_kernel(found: Uniformity, in_axes: Sequence[int | None], out_axes: Sequence[int], target: Target,
-                 lanes: int, mask_bits: int, loop: Loop | None = None, enough: int = 0,
-                 meter: Meter | None = None) -> KernelSource:
+def build_kernel(found: Uniformity, in_axes: Sequence[int | None], out_axes: Sequence[int | None], target: Target,
+                 lanes: int, mask_bits: int, loop: Loop | None = None, wait: int = 0,
+                 meter: Meter | None = None, block: int = 0, fast: bool = False) -> KernelSource:
     """The kernel of a per-example jaxpr (`found.jaxpr`: no consts), whose results all vary or are splat.
 
-    Where `loop` is given, lanes that have left it are refilled as soon as not more than `enough` lanes are active.
+    A result without a batch axis is one row of sums for each `block` examples; a run of the kernel then starts at a
+    whole block, and ends at one or with the last example. There is no `loop` then.
+    Where `loop` is given, lanes that have left it are refilled as soon as they have waited `wait` trips each.
     Where `meter` is given, the kernel takes one buffer more: rows of counters, one for each step; a run of the kernel
-    fills the row of its first step.
+    fills the row of its first step. Where it is to be `fast`, functions are those of the faster tier.
     """
     jaxpr = found.jaxpr
     inputs = [Operand.of(v.aval, axis) for v, axis in zip(jaxpr.invars, in_axes, strict=True)]
-    outputs = [Operand.of(v.aval, axis) for v, axis in zip(jaxpr.outvars, out_axes, strict=True)]
+    outputs = [row_operand(v.aval) if axis is None else Operand.of(v.aval, axis)
+               for v, axis in zip(jaxpr.outvars, out_axes, strict=True)]
     module = ir.Module(name="lanax", context=ir.Context())
     module.triple = target.triple
     bits = None if target.mask_registers else mask_bits
-    build = _Builder(module, inputs, outputs, lanes, bits, meter)
+    build = _Builder(module, inputs, outputs, lanes, bits, meter, fast)
     if loop is not None:
-        build.refilled(loop, enough)
+        build.refilled(loop, wait)
     else:
-        build.stepped(found)
+        build.stepped(found, block)
     return KernelSource(_text(module), lanes, build.scratch_bytes, meter)
 
 
 def _text(module: ir.Module) -> str:
-    """The module as text. llvmlite has no such attribute: LLVM must know that subnormals are zero when it folds."""
-    return str(module).replace(" nounwind", ' nounwind "denormal-fp-math"="preserve-sign,preserve-sign"')
+    """The module as text, with attributes that llvmlite does not have: LLVM must know that subnormals are zero when it
+    folds, and what is spilled must not lie across two lines of the cache."""
+    return str(module).replace(" nounwind", ' nounwind alignstack(64) "denormal-fp-math"="preserve-sign,preserve-sign"')
 
 
 Frame = tuple[Sequence[ir.Value], ir.Value, ir.Value, ir.Value, ir.Value]
@@ -79,40 +84,63 @@ class _Builder:
     """One module: a body that computes examples, and the kernel's entry, which calls it."""
 
     def __init__(self, module: ir.Module, inputs: list[Operand], outputs: list[Operand], lanes: int,
-                 mask_bits: int | None, meter: Meter | None):
+                 mask_bits: int | None, meter: Meter | None, fast: bool):
         self.module = module
         self.inputs, self.outputs = inputs, outputs
         self.lanes, self.mask_bits = lanes, mask_bits
         self.meter = meter
+        self.fast = fast
         self.buffers = len(inputs) + len(outputs) + (meter is not None)
         self.scratch_bytes = 0
 
-    def refilled(self, loop: Loop, enough: int) -> None:
+    def refilled(self, loop: Loop, wait: int) -> None:
         """The kernel of a program around its loop."""
         body, b, (buffers, first, last, size, _) = self._body()
         operands = buffers[:len(self.inputs) + len(self.outputs)]
-        RefilledLoop(b, loop, self.inputs, self.outputs, operands, size, last, enough).emit(first)
+        RefilledLoop(b, loop, self.inputs, self.outputs, operands, size, last, wait).emit(first)
         self._close(b, body)
         self._entry(lambda b, frame: b.ir.call(body, [*frame[0], *frame[1:]]))
 
-    def stepped(self, found: Uniformity) -> None:
+    def stepped(self, found: Uniformity, block: int) -> None:
         """The kernel of whole steps, and of the tail on copies padded with its last example."""
-        body = self._steps(found)
+        body = self._steps(found, max(self.lanes, group_of(block)))
 
         def run(b: Emitter, frame: Frame) -> None:
             pointers, begin, end, size, scratch = frame
-            count = b.sub(end, begin)
-            steps, rest = b.ir.sdiv(count, b.i64(self.lanes)), b.ir.srem(count, b.i64(self.lanes))
-            with b.ir.if_then(b.gt(steps, 0)):
-                b.ir.call(body, [*pointers, begin, steps, size, scratch])
-            with b.ir.if_then(b.gt(rest, 0)):
-                self._tail(b, body, pointers, b.add(begin, b.mul(steps, self.lanes)), rest, size, scratch)
+            sums = {k: SummedResult(b, op, pointers[k], block, self.lanes)
+                    for k, op in enumerate(self.outputs, len(self.inputs)) if op.axis is None}
+            if not sums:
+                self._range(b, body, frame)
+                return
+            places = [sums[k].values if k in sums else pointer for k, pointer in enumerate(pointers)]
+            in_groups(b, list(sums.values()), begin, end,
+                      lambda start, stop: self._range(b, body, (places, start, stop, size, scratch)))
 
         self._entry(run)
 
-    def _steps(self, found: Uniformity) -> ir.Function:
+    def _range(self, b: Emitter, body: ir.Function, frame: Frame) -> None:
+        """Whole steps of the examples [begin, end) of a frame, and the tail."""
+        pointers, begin, end, size, scratch = frame
+        count = b.sub(end, begin)
+        steps, rest = b.ir.sdiv(count, b.i64(self.lanes)), b.ir.srem(count, b.i64(self.lanes))
+        with b.ir.if_then(b.gt(steps, 0)):
+            b.ir.call(body, [*pointers, begin, steps, size, scratch])
+        with b.ir.if_then(b.gt(rest, 0)):
+            done = b.mul(steps, self.lanes)
+            self._tail(b, body, [self._behind(b, k, p, done) for k, p in enumerate(pointers)], b.add(begin, done), rest,
+                       size, scratch)
+
+    def _behind(self, b: Emitter, k: int, pointer: ir.Value, done: ir.Value) -> ir.Value:
+        """The pointer to a buffer; for a result to be summed, to what comes behind `done` examples of its group."""
+        operands = [*self.inputs, *self.outputs]
+        if not len(self.inputs) <= k < len(operands) or (op := operands[k]).axis is not None:
+            return pointer
+        return b.ir.gep(pointer, [b.mul(done, op.itemsize)], source_etype=t.I8)
+
+    def _steps(self, found: Uniformity, group: int) -> ir.Function:
         """`body(buffers..., first, steps, size, scratch)`: `steps` whole steps from example `first`, where `size` is
-        the length of the batch axis in the buffers."""
+        the length of the batch axis in the buffers. What is to be summed is written from the start of a buffer of
+        `group` examples, which lie side by side."""
         function, b, (buffers, first, steps, size, _) = self._body()
         shared = {i: input_array(b, op, buffers[i], size, 0) for i, op in enumerate(self.inputs) if op.axis is None}
 
@@ -122,7 +150,10 @@ class _Builder:
                     for k, op in enumerate(self.inputs)]
             results = lower_jaxpr(b, found.jaxpr, args, found, None)
             for op, pointer, result in zip(self.outputs, buffers[len(self.inputs):], results, strict=False):
-                store_output(b, op, pointer, size, start, result)
+                if op.axis is None:
+                    store_output(b, side_by_side(op), pointer, b.i64(group), b.mul(i, self.lanes), result)
+                else:
+                    store_output(b, op, pointer, size, start, result)
             return []
 
         b.count(steps, [], step)
@@ -165,6 +196,7 @@ class _Builder:
                 arg.add_attribute("noalias")
         *buffers, first, last, size, scratch = function.args
         b = Emitter(ir.IRBuilder(function.append_basic_block("entry")), self.lanes, self.mask_bits, scratch)
+        b.fast = self.fast
         if self.meter is not None:
             b.meter, self.meter.row = self.meter, buffers[-1]
         return function, b, (buffers, first, last, size, scratch)
