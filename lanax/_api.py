@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
+import itertools
 import types
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -13,14 +15,27 @@ import numpy as np
 
 from lanax import _jax
 from lanax._config import overriding, resolve
+from lanax._devices import check_places
 from lanax._errors import LanaxError
 from lanax._example import run_example
 from lanax._pipeline import STAGE_NAMES
 from lanax._plan import Plan
 from lanax._program import Program, has_rules
 from lanax._progress import with_progress
-from lanax._report import Call, Report, record_plain, recording, report_of, text_of, users_line, warn_plain
-from lanax._unvmap import reaches_output
+from lanax._report import (
+    Call,
+    Report,
+    is_recording,
+    record_plain,
+    recording,
+    report_of,
+    text_of,
+    users_line,
+    warn_plain,
+)
+from lanax._shards import on_parts
+from lanax._spread import sees_whole_batch
+from lanax._varying import inside_an_example
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,7 +66,15 @@ def vmap(fun: F, in_axes: Any = 0, out_axes: Any = 0, axis_name: Hashable | None
     mapped = _jax.vmap(wrapped, in_axes, out_axes, axis_name, axis_size, spmd_axis_name)
     if progress and axis_name is None and spmd_axis_name is None and axis_size is None:
         mapped = with_progress(mapped, in_axes, out_axes, example.name, functools.partial(is_divisible, mapped))
+    if callable(fun):
+        mapped = on_parts(mapped, in_axes, out_axes, axis_name is not None, functools.partial(is_divisible, mapped),
+                          on_one_device, is_recording)
     return Mapped(mapped)  # type: ignore[return-value]
+
+
+def on_one_device() -> contextlib.AbstractContextManager[Any]:
+    """A context in which mapped functions run where their arguments lie, whatever their plans say of devices."""
+    return overriding(Plan(devices=1))
 
 
 class Mapped:
@@ -95,6 +118,8 @@ class _Example:
         if trace is None or not any(mapped):
             return self.fun(*args, **kwargs)
         plan = resolve(self.plan)
+        if plan.devices not in (None, 1):
+            check_places(plan, named_arguments(self.fun, [getattr(x, "val", x) for x in leaves], tree))
         found, reason = self._traced(leaves, tree, mapped, trace.axis_data.size)
         if found is None:  # or JAX raises an error of the function again, in its own words and at the user's line
             bound = " (so `chunk` and `memory` do not hold)" if plan.chunk or plan.memory else ""
@@ -153,7 +178,8 @@ class _Example:
             return out
 
         avals = [_jax.typeof(x) for x, t in zip(leaves, traced, strict=True) if t]
-        closed = _jax.without_refs(_jax.trace(flat, avals, self.name))
+        with inside_an_example():
+            closed = _jax.without_refs(_jax.trace(flat, avals, self.name))
         jaxpr = _jax.without_consts(closed)
         trace = _jax.batch_trace()
         axis_name = _jax.name_of_axis(trace.axis_data) if has_rules(jaxpr) else None
@@ -168,6 +194,21 @@ class _Example:
             return (0,) * len(avals)  # jax.vmap will raise it, with its own words
         return tuple(a % (len(v.shape) + 1) if isinstance(a, int) and -len(v.shape) - 1 <= a <= len(v.shape) else 0
                      for a, v in zip(axes, avals, strict=True))
+
+
+def named_arguments(fun: Any, leaves: Sequence[Any], tree: Any) -> list[tuple[str, Any]]:
+    """The leaves of a function's arguments, each with the name of its parameter and its path in it."""
+    try:
+        parameters = list(inspect.signature(fun).parameters)
+    except (TypeError, ValueError):
+        parameters = []
+    paths, _ = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(tree, [0] * len(leaves)))
+
+    def name(kind: Any, first: Any, *rest: Any) -> str:
+        known = first.key if kind.idx else parameters[first.idx] if first.idx < len(parameters) else first.idx
+        return f"argument `{known}{jax.tree_util.keystr(rest)}`"
+
+    return [(name(*path), x) for (path, _), x in zip(paths, leaves, strict=True)]
 
 
 def _is_array(x: Any) -> bool:
@@ -194,6 +235,20 @@ class Lowered:
         return "\n".join(text_of(call, stage) for call in self._calls)
 
 
+_anew_in_jit_key = _jax.JitKey()
+_times_anew = itertools.count(1)
+
+
+@contextlib.contextmanager
+def _traced_anew() -> Iterator[None]:
+    """While it lasts, `jax.jit` traces what it is given, whatever it has traced before."""
+    _anew_in_jit_key.set_local(next(_times_anew))
+    try:
+        yield
+    finally:
+        _anew_in_jit_key.set_local(None)
+
+
 def _record(mapped: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> list[Call]:
     """The mapped calls that `mapped(*args, **kwargs)` makes; nothing runs."""
     leaves, tree = jax.tree.flatten((args, kwargs))
@@ -206,12 +261,19 @@ def _record(mapped: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, A
                                                          for a, x in zip(abstract, leaves, strict=True)])
         return mapped(*new_args, **new_kwargs)
 
-    with recording() as calls:
-        try:
-            jax.eval_shape(call, *(x for x, a in zip(leaves, abstract, strict=True) if a))
-        except jax.errors.JAXTypeError:
-            if not calls:  # else it looks at the value of an argument, which has been recorded
-                raise
+    def traced() -> list[Call]:
+        with recording() as calls:
+            try:
+                jax.eval_shape(call, *(x for x, a in zip(leaves, abstract, strict=True) if a))
+            except jax.errors.JAXTypeError:
+                if not calls:  # else it looks at the value of an argument, which has been recorded
+                    raise
+        return calls
+
+    calls = traced()
+    if not calls:  # `jax.jit` knows what it has traced before, and does not trace it again
+        with _traced_anew():
+            calls = traced()
     if not calls:
         raise LanaxError("no call of lanax.vmap or lanax.map was found: pass a function made by lanax.vmap (or one "
                          "that makes such a call), and arguments of which at least one is mapped.")
@@ -221,14 +283,7 @@ def _record(mapped: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, A
 def is_divisible(mapped: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether the results for a batch are those of its parts: no equation has to see all examples."""
     call = _record(mapped, args, kwargs)[-1]
-    if call.program is None or holds(call.program.jaxpr, "custom_vmap_call"):
-        return False
-    return not reaches_output(call.stages.expanded)
-
-
-def holds(jaxpr: Any, name: str) -> bool:
-    """Whether a primitive of this name occurs, at any depth."""
-    return any(e.primitive.name == name or any(holds(j, name) for j in _jax.jaxprs_in(e)) for e in jaxpr.eqns)
+    return call.program is not None and not sees_whole_batch(call.stages)
 
 
 def explain(mapped: Callable[..., Any], *args: Any, plan: Plan | None = None, **kwargs: Any) -> Report:

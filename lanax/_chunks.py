@@ -31,7 +31,8 @@ def vmap_in_chunks(fun: Fun, args: Sequence[Any], axes: Sequence[int | None], ax
 
 
 def in_chunks(batch: Fun, args: Sequence[Any], axes: Sequence[int | None], axis_size: int, chunk: int) -> list[Any]:
-    """`batch(size, *args)`, which gives results with axis 0, for chunks of the examples and a remainder.
+    """`batch(size, *args)`, which gives results with axis 0, for chunks of the examples and a remainder. What it gives
+    along that axis, be it as many as there are examples, is joined.
 
     Chunks are read where they lie, whatever the axis: a loop over parts of a transposed copy would hold that copy.
     """
@@ -44,7 +45,7 @@ def in_chunks(batch: Fun, args: Sequence[Any], axes: Sequence[int | None], axis_
                 for x, a in zip(args, axes, strict=True)]
 
     _, outs = lax.scan(lambda _, i: ((), list(batch(chunk, *part(i * chunk, chunk)))), (), jnp.arange(whole))
-    outs = [x.reshape((whole * chunk, *x.shape[2:])) for x in outs]
+    outs = [x.reshape((whole * x.shape[1], *x.shape[2:])) for x in outs]
     if not rest:
         return outs
     return [lax.concatenate([x, y], 0) for x, y in zip(outs, batch(rest, *part(whole * chunk, rest)), strict=True)]
@@ -58,9 +59,10 @@ def _one_by_one(fun: Fun, args: Sequence[Any], axes: Sequence[int | None], axis_
     return _jax.lax_map(one, jnp.arange(axis_size))
 
 
-def moved(outs: Sequence[Any], axes: Sequence[int]) -> list[Any]:
-    """Results with the batch axis at `axes` instead of first."""
-    return [x if a == 0 else jnp.moveaxis(x, 0, a) for x, a in zip(outs, axes, strict=True)]
+def moved(outs: Sequence[Any], axes: Sequence[int | None]) -> list[Any]:
+    """Results with the batch axis at `axes` instead of first; None: summed over it."""
+    return [jnp.sum(x, 0) if a is None else x if a == 0 else jnp.moveaxis(x, 0, a)
+            for x, a in zip(outs, axes, strict=True)]
 
 
 def example_bytes(jaxpr: Any) -> int:

@@ -35,5 +35,9 @@ class SettingError(LanaxError, ValueError, AttributeError):
     """A setting that lanax does not have, or a value that it does not take."""
 
 
+class DistributedError(LanaxError, RuntimeError):
+    """Processes do not agree, or one of them has failed, died or not come."""
+
+
 class PerformanceWarning(UserWarning):
     """A loop, a branch or a whole function is left to XLA because something in it has no lane code."""

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jax.numpy as jnp
+
 from lanax import _jax
 from lanax._effects import Piece, is_pure, opened, pieces
 from lanax._jax import NOT_MAPPED, Atom, Literal, Primitive, batching
+from lanax._partition import BESIDE_XLA, Miss, gains
 from lanax._pipeline import Axes, stages
 from lanax._plan import Plan
 from lanax._primitive import bind
 from lanax._program import Program
 from lanax._report import record, record_pieces, recording
 from lanax._runtime.plans import with_stored_plan
+from lanax._varying import made_alike
 
 #: One example's program, bound where `jax.vmap` has its batch tracers; exists only until `jax.vmap` applies its rule.
 example_p = Primitive("lanax_example")
@@ -35,7 +39,8 @@ def _example_rule(axis_data: Any, args: Sequence[Any], dims: Sequence[Any], *, p
     uniform = iter(_jax.jaxpr_as_fun(fixed)(*args)) if not all(varying) else iter(())
     call = program if all(varying) else program.replace(moving)
     record(call, in_axes, axes, int(axis_data.size), plan)
-    batched = iter(bind(args, call, in_axes, axes, int(axis_data.size), plan)) if any(varying) else iter(())
+    given, call = made_alike(args, call)
+    batched = iter(bind(given, call, in_axes, axes, int(axis_data.size), plan)) if any(varying) else iter(())
     outs = [next(batched) if v else next(uniform) for v in varying]
     out_dims = [a if v else NOT_MAPPED for a, v in zip(out_axes, varying, strict=True)]
     return outs, out_dims
@@ -60,7 +65,8 @@ def run_example(operands: Sequence[Any], program: Program, out_axes: tuple[int, 
     axes = {v: a for v, a in zip(jaxpr.outvars, out_axes, strict=True) if not isinstance(v, Literal)}
     moving: set[Atom] = {v for v, moves in zip(jaxpr.invars[::-1], linear[::-1], strict=False) if moves}
     done: list[Any] = []
-    for piece in _apart(pieces(jaxpr), moving) if moving else pieces(jaxpr):
+    cut = [_as_is(piece, plan) for piece in pieces(jaxpr)]
+    for piece in _apart(cut, moving) if moving else cut:
         args = [values[v] for v in piece.jaxpr.invars]
         with recording() as calls:
             outs = _run_piece(piece, args, program, axes, plan)
@@ -68,6 +74,15 @@ def run_example(operands: Sequence[Any], program: Program, out_axes: tuple[int, 
         done.append(piece.misses or calls[-1])
     record_pieces(program.name, axis_size, plan, done)
     return [v.val if isinstance(v, Literal) else values[v] for v in jaxpr.outvars]
+
+
+def _as_is(piece: Piece, plan: Plan) -> Piece:
+    """A piece; one that gains nothing in lanes is left to `jax.vmap`, unless the plan says otherwise."""
+    bound = plan.route in ("lanes", "serial") or plan.chunk or plan.memory
+    if piece.misses or bound or gains(piece.jaxpr):
+        return piece
+    source = next((line for e in piece.jaxpr.eqns if (line := _jax.source_line(e))), "")
+    return Piece(piece.jaxpr, (Miss("program", source, BESIDE_XLA),))
 
 
 def _run_piece(piece: Piece, args: Sequence[Any], program: Program, axes: dict[Any, int], plan: Plan) -> list[Any]:
@@ -90,7 +105,7 @@ def _apart(cut: Sequence[Piece], moving: set[Atom]) -> Iterator[Piece]:
                 yield Piece(_jax.with_used_inputs(piece.jaxpr, wanted)[0], ())
 
 
-def run_mapped(args: Sequence[Any], program: Program, in_axes: Axes, out_axes: tuple[int, ...], axis_size: int,
+def run_mapped(args: Sequence[Any], program: Program, in_axes: Axes, out_axes: Axes, axis_size: int,
                plan: Plan, linear: Sequence[bool] = ()) -> list[Any]:
     """Run a program on every example, as `bind` does, though `jax.vmap` may have to see some of its equations.
 
@@ -102,9 +117,11 @@ def run_mapped(args: Sequence[Any], program: Program, in_axes: Axes, out_axes: t
         return bind(args, program, in_axes, out_axes, axis_size, plan)
 
     def example(*operands: Any) -> list[Any]:
-        return run_example(operands, program, out_axes, axis_size, plan, linear)
+        return run_example(operands, program, axes, axis_size, plan, linear)
 
-    mapped = _jax.vmap(example, in_axes=in_axes, out_axes=list(out_axes), axis_name=program.axis_name,
+    axes = tuple(axis or 0 for axis in out_axes)
+    mapped = _jax.vmap(example, in_axes=in_axes, out_axes=list(axes), axis_name=program.axis_name,
                        axis_size=axis_size)
     with recording():  # it is nobody's call
-        return mapped(*args)
+        outs = mapped(*args)
+    return [jnp.sum(x, 0) if axis is None else x for x, axis in zip(outs, out_axes, strict=True)]

@@ -6,29 +6,46 @@ Knows nothing of batches, kernels or plans.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import importlib
+import inspect
+import operator
 import os
+import re
 import sys
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-from jax._src import checkify, config, core, dispatch, dtypes, sharding_impls, source_info_util, traceback_util
+from jax._src import (
+    array,
+    checkify,
+    config,
+    core,
+    dispatch,
+    dtypes,
+    sharding_impls,
+    source_info_util,
+    traceback_util,
+    util,
+)
+from jax._src import distributed as _distributed
 from jax._src import linear_util as _linear_util
+from jax._src import xla_bridge as _xla_bridge
 from jax._src.api import vmap
 from jax._src.api_util import flatten_axes
 from jax._src.core import Primitive, ShapedArray, Tracer, new_jaxpr_eqn
-from jax._src.interpreters import ad, batching, mlir
+from jax._src.interpreters import ad, batching, mlir, pxla
 from jax._src.interpreters import partial_eval as _partial_eval
 from jax._src.lax import lax as _lax
 from jax._src.lax.control_flow.loops import map as lax_map
 from jax._src.lax.lax import _convert_element_type
 from jax._src.lax.scaled_dot import _scaled_dot_impl
 from jax._src.lax.special import igamma_grad_a_impl, regularized_incomplete_beta_impl
-from jax._src.mesh import use_abstract_mesh
+from jax._src.mesh import empty_concrete_mesh, get_concrete_mesh, use_abstract_mesh
 from jax._src.numpy.vectorize import vectorize
 from jax._src.state import discharge as _discharge
 from jax._src.state import types as _state_types
@@ -107,6 +124,7 @@ __all__ = [
     "axes_of",
     "axis_named",
     "batching",
+    "checked_manual_axes",
     "core",
     "counter_hash",
     "dot_dtypes",
@@ -136,6 +154,7 @@ __all__ = [
     "random_gamma_impl",
     "reads",
     "regularized_incomplete_beta_impl",
+    "rule_with",
     "scaled_dot",
     "scan_counts",
     "scan_params",
@@ -526,6 +545,8 @@ def register_checks(primitive: Primitive, portable: Callable[..., Any]) -> None:
     checkify.error_checks[primitive] = rule
 
 
+#: What `lax.digamma` gives at 0.
+DIGAMMA_OF_ZERO = -float("inf") if jax.__version_info__ >= (0, 11) else float("nan")
 #: What stands for no cotangent or tangent.
 Zero: Any = getattr(ad, "Zero")  # noqa: B009
 NOT_MAPPED = getattr(batching, "not_mapped", None)
@@ -567,6 +588,45 @@ def explicit_axes(avals: Sequence[Any], axes: Sequence[int | None]) -> Any:
     return None
 
 
+def on_mesh_of(avals: Sequence[Any], aval: Any) -> Any:
+    """A type of no mesh as one of the explicit mesh of other types, where they have one; a program that was traced
+    without a mesh may be run on one."""
+    meshes = (getattr(getattr(a, "sharding", None), "mesh", None) for a in avals)
+    mesh = next((m for m in meshes if m is not None and not m.empty and m._any_axis_explicit), None)
+    if mesh is None or not isinstance(aval, ShapedArray) or not aval.sharding.mesh.empty:
+        return aval
+    return aval.update(sharding=NamedSharding(mesh, PartitionSpec(*[None] * aval.ndim)))
+
+
+def on_no_mesh(jaxpr: Jaxpr) -> Jaxpr:
+    """An open jaxpr whose equations, at any depth, are for whatever mesh there is where it runs: not for the one under
+    which it was traced."""
+    eqns = [_eqn_on_no_mesh(e) for e in jaxpr.eqns]
+    if all(map(operator.is_, eqns, jaxpr.eqns)):
+        return jaxpr
+    replace: Any = getattr(jaxpr, "replace")  # noqa: B009
+    return replace(eqns=eqns)
+
+
+def _eqn_on_no_mesh(eqn: JaxprEqn) -> JaxprEqn:
+    params = {name: _parameter_on_no_mesh(value) for name, value in eqn.params.items()}
+    if eqn.ctx.cur_abstract_mesh.empty and all(map(operator.is_, params.values(), eqn.params.values())):
+        return eqn
+    with eqn.ctx.manager, no_mesh():
+        return eqn.replace(params=params, ctx=core.JaxprEqnContext())
+
+
+def _parameter_on_no_mesh(value: Any) -> Any:
+    if type(value) is tuple:
+        new: Any = tuple(map(_parameter_on_no_mesh, value))
+        return value if all(map(operator.is_, new, value)) else new
+    if not isinstance(value, (Jaxpr, ClosedJaxpr)):
+        return value
+    inner, consts = open_and_consts(value)
+    bare = on_no_mesh(inner)
+    return value if bare is inner else ClosedJaxpr(bare, consts) if isinstance(value, ClosedJaxpr) else bare
+
+
 def with_automatic_axes(rule: Callable[..., Any]) -> Callable[..., Any]:
     """A lowering rule that sees mesh axes of explicit type as automatic ones; its results keep their shardings."""
 
@@ -586,10 +646,69 @@ def with_automatic_axes(rule: Callable[..., Any]) -> Callable[..., Any]:
     return lower
 
 
+def mesh_in_charge() -> str:
+    """Why the mesh around what is traced decides where examples run; empty where it does not."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if not mesh.empty and mesh._any_axis_manual:
+        return "inside shard_map each device has its share already"
+    if not mesh.empty and mesh._any_axis_explicit:
+        return "the mesh around the call has axes of explicit type, so the types of its operands say where they lie"
+    return ""
+
+
+def has_explicit_type(x: Any) -> bool:
+    """Whether the type of a value says how it lies on a mesh."""
+    mesh = getattr(getattr(core.typeof(x), "sharding", None), "mesh", None)
+    return mesh is not None and not mesh.empty and mesh._any_axis_explicit
+
+
+@contextlib.contextmanager
+def no_mesh() -> Iterator[None]:
+    """A context without the mesh that is around it."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(use_abstract_mesh(jax.sharding.AbstractMesh((), ())))
+        if not get_concrete_mesh().empty:
+            stack.enter_context(sharding_impls._internal_use_concrete_mesh(empty_concrete_mesh))
+        yield
+
+
+def treat_as_named(kind: type) -> None:
+    """Have results of programs with arguments of this kind of `NamedSharding` get one of its mesh."""
+    pxla._orig_out_sharding_handlers[kind] = pxla._orig_out_sharding_handlers[NamedSharding]
+
+
+class OnAll(sharding_impls.GSPMDSharding):
+    """The sharding of an array of which each device of a mesh has a copy, as one of no mesh: a program may have arrays
+    on another mesh of the same devices. Results of a program that XLA splits get shardings of the mesh."""
+
+    def __init__(self, mesh: Any):
+        super().__init__(tuple(mesh.devices.flat), sharding_impls.replicated_hlo_sharding)
+        self.mesh = mesh
+
+
+pxla._orig_out_sharding_handlers[OnAll] = lambda found, aval, like: pxla._orig_out_sharding_handlers[NamedSharding](
+    found, aval, NamedSharding(like.mesh, PartitionSpec()))
+
+
+def uncommitted(x: Any, aval: Any) -> Any:
+    """An array of one device as one that may be moved to others; of the dtype and weak type of `aval`."""
+    return array.ArrayImpl(x.aval.update(weak_type=aval.weak_type), x.sharding, x._arrays, committed=False)
+
+
 def unchecked_manual_axes() -> Any:
     """A context in which `shard_map` does not check the types of what is computed inside it: a lowered program has lost
     the equations that only change them."""
     return config._check_vma(False)
+
+
+def checked_manual_axes() -> Any:
+    """The other way round."""
+    return config._check_vma(True)
+
+
+def rule_with(rule: Any, change: Callable[..., Any]) -> Any:
+    """A parameter of `custom_jvp_call` that gives the jaxpr of its rule, with `change(rule, *zeros)` in its place."""
+    return _linear_util.wrap_init(lambda *zeros: change(rule.call_wrapped, *zeros), debug_info=rule.debug_info)
 
 
 def wide_enough(avals: Sequence[Any]) -> Any:
@@ -649,4 +768,58 @@ class JitKey:
         self._context._obj.set_local(value)
 
 
-apply_primitive = functools.partial(functools.partial, dispatch.apply_primitive)
+#: Different calls of one of our primitives outside of a trace for which what XLA compiled is kept.
+_KEPT_CALLS = 256
+
+
+def apply_primitive(primitive: Primitive) -> Callable[..., Any]:
+    """JAX's own way to run a primitive outside of a trace. JAX keeps what it compiled so for its latest 4096 calls, a
+    megabyte or more each; this keeps fewer."""
+    whole: Any = {"num_shards": 1} if "num_shards" in inspect.signature(util.cache).parameters else {}  # from 0.11 on
+    callable_: Any = dispatch.xla_primitive_callable
+    compiled = util.cache(max_size=_KEPT_CALLS, **whole)(callable_.__wrapped__)
+
+    def apply(*args: Any, **params: Any) -> Any:
+        run = compiled(primitive, **params)
+        before = config.disable_jit.swap_local(False)
+        try:
+            return run(*args)
+        finally:
+            config.disable_jit.set_local(before)
+
+    return apply
+
+
+# Several processes.
+
+
+def backend_is_started() -> bool:
+    """Whether JAX has looked for its devices already."""
+    return _xla_bridge.backends_are_initialized()
+
+
+def coordination() -> Any:
+    """The client of the service by which processes find each other; None where there is but this process."""
+    return _distributed.global_state.client
+
+
+def process_of() -> tuple[int, int, str]:
+    """The number of this process, how many there are, and the address of the service; starts no backend."""
+    state = _distributed.global_state
+    return state.process_id, state.num_processes, state.coordinator_address or ""
+
+
+def leave_coordination() -> None:
+    """Leave the service without a word: to take leave is to wait for all processes, those that are dead too."""
+    state = _distributed.global_state
+    for held in (state.preemption_sync_manager, state.client, state.service):
+        if held is not None:  # to be destroyed is to take leave
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
+    state.preemption_sync_manager = state.client = state.service = None
+
+
+def cpu_devices_asked() -> int | None:
+    """How many devices the user's settings make of the CPU; None where they do not say."""
+    flag = re.findall(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
+    count = _xla_bridge.num_cpu_devices.value
+    return count if count >= 0 else int(flag[-1]) if flag else None

@@ -57,6 +57,18 @@ def control_flow(found: Uniformity, depth: int = 0) -> Iterator[ControlFlow]:
             yield from control_flow(inner, depth + 1)
 
 
+_ACCURACY = {"default": "functions within 1 ULP in float32, 2 in float64", "fast": "fast: functions within 4 ULP"}
+
+
+#: So many primitives are named.
+_NAMED = 6
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    rest = len(names) - _NAMED
+    return ", ".join(f"`{name}`" for name in names[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+
+
 @dataclasses.dataclass(frozen=True)
 class KernelReport:
     """One kernel.
@@ -66,9 +78,12 @@ class KernelReport:
       lanes, native_lanes, vectors, ruling, reason: examples of one step, and how they were found.
       steps, tail: whole steps, and examples left after them.
       threads, chunk: most threads that work on it; examples that a thread claims at a time (0: chosen at run time).
-      refill: a lane that has left the program's loop takes the next example when not more than this many lanes are
-        active; 0: each step runs until its last example is done.
+      refill: lanes that have left the program's loop take the next examples when they have waited so many trips, on
+        average; 0: each step runs until its last example is done.
+      gain: primitives that cost less in lanes than in XLA.
+      uneven: why they do not.
       scratch_bytes: memory of each thread.
+      accuracy: `default` or `fast`, of its elementary functions.
       bytes_in, bytes_out: what one example reads and writes.
       work: what one example computes, by estimate; a loop of unknown end is taken to make 16 trips.
       control_flow: loops and branches, in the order of the program.
@@ -86,6 +101,9 @@ class KernelReport:
     chunk: int
     refill: int
     scratch_bytes: int
+    gain: tuple[str, ...] = ()
+    uneven: str = ""
+    accuracy: str = "default"
     bytes_in: int = 0
     bytes_out: int = 0
     work: Work = dataclasses.field(default_factory=Work)
@@ -126,10 +144,14 @@ class KernelReport:
             f"lanes: {self.lanes} = {self.native_lanes} native {self.ruling} x {self.vectors} in flight "
             f"({self.reason})",
             f"steps: {self.steps} whole, tail of {self.tail}",
-            f"uneven loops: lanes take the next example when {self.refill} or fewer are active" if self.refill else
-            "uneven loops: a step runs until its last example is done",
+            f"uneven loops: lanes that are done take the next examples when they have waited {self.refill} trips"
+            if self.refill else
+            f"uneven loops: a step runs until its last example is done{f' ({self.uneven})' * bool(self.uneven)}",
             f"threads: at most {self.threads}; chunk: {chunk}",
             f"examples in flight: {self.in_flight}; scratch: {self.scratch_bytes} bytes a thread",
+            "why lanes: " + (f"{_listed(self.gain)}, which cost more in XLA" if self.gain else
+                             "small arrays, and what several results share, stay in registers"),
+            f"accuracy: {_ACCURACY[self.accuracy]}",
             *self._cost_lines(),
             *("  " * site.depth + str(site) for site in self.control_flow),
         ]

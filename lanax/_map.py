@@ -10,13 +10,16 @@ import jax
 import numpy as np
 
 from lanax import _jax
-from lanax._api import holds, is_divisible
+from lanax._api import is_divisible, named_arguments, on_one_device
 from lanax._config import resolve
+from lanax._devices import check_places
 from lanax._plan import MAX_LANES, Plan
 from lanax._primitive import bind
 from lanax._program import Program
 from lanax._progress import with_progress
-from lanax._report import record, record_plain
+from lanax._report import is_recording, record, record_plain
+from lanax._shards import Shards, on_parts
+from lanax._spread import holds
 from lanax._target import host
 
 
@@ -50,10 +53,15 @@ def map(f: Callable[..., Any], xs: Any, *, batch_size: int | None = None, plan: 
         name = getattr(f, "__name__", type(f).__name__)
         return with_progress(batch, 0, 0, name, functools.partial(is_divisible, batch))(xs)
     leaves, tree = jax.tree.flatten(xs)
+    if any(isinstance(x, Shards) for x in leaves) and callable(f):
+        batch = functools.partial(map, f, batch_size=batch_size, plan=plan)
+        return on_parts(batch, 0, 0, False, functools.partial(is_divisible, batch), on_one_device, is_recording)(xs)
     size = _axis_size(leaves)
     if size is None or not _is_count(batch_size) or not callable(f):
         return _jax.lax_map(f, xs, batch_size=batch_size)  # it says what is wrong, or takes what lanax does not
     plan = resolve(_plan(plan or Plan(), batch_size))
+    if plan.devices not in (None, 1):
+        check_places(plan, named_arguments(map, [f, *leaves], jax.tree.structure(((f, xs), {}))))
     name = getattr(f, "__name__", type(f).__name__)
     traced, reason = _trace(f, leaves, tree, size, name)
     if traced is None:

@@ -203,9 +203,9 @@ def _ticks(most: float, x: Callable[[float], float], bottom: float, unit: str,
     step = next(size * k for k in (1, 2, 5, 10) if size * k >= rough)
     for k in range(int(most / step) + 1):
         label = text(k * step) + (f" {unit}" if k == 0 and unit else "")
+        anchor = "start" if k == 0 else "end" if k * step > 0.97 * most else "middle"  # inside the picture
         yield (f'<line class="axis" x1="{x(k * step):.1f}" x2="{x(k * step):.1f}" y1="{bottom}" y2="{bottom + 4}"/>'
-               f'<text x="{x(k * step):.1f}" y="{bottom + 18}" text-anchor="{"middle" if k else "start"}">{label}'
-               "</text>")
+               f'<text x="{x(k * step):.1f}" y="{bottom + 18}" text-anchor="{anchor}">{label}</text>')
 
 
 # ---- source lines ----------------------------------------------------------------------------------------------------

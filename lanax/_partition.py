@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from lanax._jax import Atom, Jaxpr, JaxprEqn, Literal, ShapedArray, Var, make_open, source_line
+from lanax._jax import Atom, Jaxpr, JaxprEqn, Literal, ShapedArray, Var, jaxprs_in, make_open, source_line
+from lanax._products import summed_products
 from lanax._surgery import inner_jaxprs
 from lanax._uniformity import Uniformity
 from lanax._work import Cost
@@ -72,8 +73,10 @@ class Partition:
         return tuple(p.route for p in self.parts if p.route != UNIFORM)
 
 
-def partition(found: Uniformity, why_not: WhyNot, route: str, cost: Cost = lambda _: 1.0) -> Partition:
-    """Divide a program. `route` is the plan's: `auto`, `lanes`, `serial` or `xla`."""
+def partition(found: Uniformity, why_not: WhyNot, route: str, cost: Cost = lambda _: 1.0,
+              summed: Collection[Atom] = (), fresh: bool = False) -> Partition:
+    """Divide a program. `route` is the plan's: `auto`, `lanes`, `serial` or `xla`. `summed`: the results of which only
+    the sum over the batch is wanted. `fresh`: a result lies in memory that nobody has written before."""
     jaxpr = found.jaxpr
     varying = [any(found.of(e.outvars)) or any(found.of(e.invars)) for e in jaxpr.eqns]
     if route == "xla":
@@ -82,11 +85,13 @@ def partition(found: Uniformity, why_not: WhyNot, route: str, cost: Cost = lambd
     if route == "auto":
         reasons = [r or (_better_in_xla(e, found) if v else None)
                    for e, v, r in zip(jaxpr.eqns, varying, reasons, strict=True)]
+        large = _large_sums(found, summed)
+        reasons = [r or (_SUMMED_PRODUCT if id(e) in large else None) for e, r in zip(jaxpr.eqns, reasons, strict=True)]
     misses = tuple(Miss(e.primitive.name, source_line(e), r)
                    for e, r in zip(jaxpr.eqns, reasons, strict=True) if r)
     routes = [UNIFORM if not v else XLA if r else LANES for v, r in zip(varying, reasons, strict=True)]
     if route in ("auto", "serial"):
-        whole = _whole_to_xla(found, routes, cost) if route == "auto" else _whole_to_map(routes)
+        whole = _whole_to_xla(found, routes, cost, fresh) if route == "auto" else _whole_to_map(routes)
         if whole:
             return Partition(_parts(jaxpr, [XLA if v else UNIFORM for v in varying]),
                              (*misses, Miss("program", "", whole)))
@@ -102,8 +107,19 @@ def _better_in_xla(eqn: JaxprEqn, found: Uniformity) -> str | None:
     return None
 
 
-def _whole_to_xla(found: Uniformity, routes: Sequence[str], cost: Cost) -> str | None:
-    """Why nothing would be gained by lanes, or None."""
+BESIDE_XLA = "what is left beside the parts for XLA is elementwise, which XLA fuses with them"
+_SUMMED_PRODUCT = "a large product of which only the sum is wanted is one matrix product over the batch in XLA"
+
+
+def _large_sums(found: Uniformity, summed: Collection[Atom]) -> set[int]:
+    """The equations, by identity, of large products of which only the sum over the batch is wanted."""
+    return {id(e) for each in summed_products(found, found.jaxpr, summed).values() for e in each.equations
+            if each.product.outvars[0].aval.size >= _LARGE_OPERAND}
+
+
+def _whole_to_xla(found: Uniformity, routes: Sequence[str], cost: Cost, fresh: bool) -> str | None:
+    """Why nothing would be gained by lanes, or None. Kernels have fresh memory in large pages, for which XLA does not
+    ask: that is a gain. (Measured for 16 M sums of two numbers: 3 times as fast.)"""
     jaxpr = found.jaxpr
     lanes = [e for e, r in zip(jaxpr.eqns, routes, strict=True) if r == LANES]
     if any(_gains(e) for e in lanes):
@@ -115,9 +131,11 @@ def _whole_to_xla(found: Uniformity, routes: Sequence[str], cost: Cost) -> str |
         return None
     work = sum(map(cost, lanes))
     if lanes and work <= _STREAMING * (read + written):
+        if fresh and XLA not in routes:
+            return None
         return "a few instructions for each number read: memory decides, and XLA streams it as well"
     if XLA in routes and lanes:
-        return "what is left beside the parts for XLA is elementwise, which XLA fuses with them"
+        return BESIDE_XLA
     sizes = [v.aval.size for e in lanes for v in (*e.invars, *e.outvars) if hasattr(v.aval, "shape")]
     large = max(sizes, default=0) > _LONG
     moving = max(sizes, default=0) >= _ROW and work <= _TRANSPOSING * (read + written) and not any(map(_joins, lanes))
@@ -244,17 +262,34 @@ def _gains(eqn: JaxprEqn) -> bool:
     if name == "conv_general_dilated" and eqn.invars[1].aval.size <= _SMALL:
         return True  # measured: 7 to 80 times as fast for three weights along 64 to 1024 elements
     size = max((v.aval.size for v in (*eqn.invars, *eqn.outvars) if hasattr(v.aval, "size")), default=0)
-    if name == "dot_general" and size >= _SMALL and _is_product_with_vector(eqn):
-        return False  # measured: with 7 x 7 elements 1.1 to 2 times as fast, with 8 x 8 0.3 to 1.1 times
+    if name == "dot_general" and size >= _SMALL and _is_fast_in_xla(eqn):
+        return False
     return name in _GAINING and size <= _SMALL
 
 
-def _is_product_with_vector(eqn: JaxprEqn) -> bool:
-    """Whether each element of the larger operand is read once."""
+def gaining(jaxpr: Jaxpr) -> list[str]:
+    """The primitives at the top of a program that cost less in lanes than under `jax.vmap`."""
+    return list(dict.fromkeys(e.primitive.name for e in jaxpr.eqns if _gains(e)))
+
+
+def gains(jaxpr: Jaxpr) -> bool:
+    """Whether anything in a program whose calls are not inlined costs less in lanes than under `jax.vmap`."""
+    return any(_gains(e) or e.primitive.name.startswith("random_") or any(map(gains, jaxprs_in(e)))
+               for e in jaxpr.eqns)
+
+
+def _is_fast_in_xla(eqn: JaxprEqn) -> bool:
+    """Whether a product is one with a vector, which reads each element of the larger operand once, or of at least
+    8 x 8 x 8 multiply-adds, for which XLA has other code. (Measured: vectors in lanes 1.1 to 2 times as fast with 7 x 7
+    elements, 0.3 to 1.1 times with 8 x 8; matrices 12 times with 7 x 7, 0.9 to 1.7 times with 8 x 8, 0.5 to 1 times
+    with 9 x 9.)"""
     (contracted, _), _ = eqn.params["dimension_numbers"]
     products = eqn.outvars[0].aval.size * math.prod(eqn.invars[0].aval.shape[d] for d in contracted)
-    return products <= max(v.aval.size for v in eqn.invars)
+    return products <= max(v.aval.size for v in eqn.invars) or products >= _FAST_PRODUCT
 
+
+#: Multiply-adds from which on XLA's products of matrices are fast.
+_FAST_PRODUCT = 512
 
 #: Constants that are cheaper to make again in each part than to read from memory.
 _REPEATED = frozenset({"broadcast_in_dim", "iota", "convert_element_type", "reshape", "squeeze", "expand_dims"})

@@ -13,31 +13,44 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from lanax import _jax, _unvmap
 from lanax._checks import Check, extract_checks
+from lanax._common import without_repeats
 from lanax._complex import split
 from lanax._config import STAGE_NAMES as STAGE_NAMES
 from lanax._config import config, logger
-from lanax._jax import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+from lanax._jax import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from lanax._loops import with_tests_shared
 from lanax._lowering.coverage import has_rule, why_not
 from lanax._lowering.kernel import KERNEL, KernelSource, build_kernel
+from lanax._lowering.keys import is_key
 from lanax._lowering.meter import Meter
 from lanax._lowering.operands import Operand
 from lanax._lowering.registry import COMPOSITIONS, RULES
+from lanax._lowering.summed import row_operand, sum_block
 from lanax._once import once
-from lanax._partition import Partition, miss_reason, partition
+from lanax._partition import Part, Partition, miss_reason, partition
 from lanax._plan import KernelPlan, Plan
-from lanax._planner import FEW, plan_kernel
+from lanax._planner import FEW, has_narrow_numbers, plan_kernel
 from lanax._program import Program
 from lanax._refill import around_loop
 from lanax._runtime.ffi import Descriptor, Loaded, load
 from lanax._runtime.jit import Compiled, assembly, compile_module, optimised_text
-from lanax._target import host
+from lanax._target import Target, host
 from lanax._trace import expand
 from lanax._uniformity import Uniformity, analyse
+from lanax._unroll import KNOWN, with_short_loops_unrolled
 
 #: Bytes of one array of one example above which it is not kept in lanes.
 _ARRAY_LIMIT = 1 << 20
+
+#: Chunks of a thread where lanes take the next example: fewer than else, since lanes idle at the end of each.
+_REFILLED_PARTS = 8
+
+#: Bytes of an array that the C library gives back to the system as soon as it is freed.
+_FRESH = 32 << 20
 
 Axes = tuple["int | None", ...]
 
@@ -49,19 +62,25 @@ class Stages:
     Attributes:
       program: what the user wrote, traced for one example.
       in_axes: where each input has the batch axis; None: it is unmapped.
-      out_axes: where a varying result has the batch axis.
+      out_axes: where a varying result has the batch axis; None: it is the sum over the batch.
       plan: what the user asked for.
+      fresh: whether a result is so large that its memory comes from the system anew for each call.
     """
 
     program: Program
     in_axes: Axes
-    out_axes: tuple[int, ...]
+    out_axes: Axes
     plan: Plan
+    fresh: bool = False
+
+    @once
+    def without_checks(self) -> tuple[Any, list[Check]]:
+        """The program as a closed jaxpr, expanded and with its checks taken out; and those."""
+        return extract_checks(_expand(_jax.make_closed(_jax.on_no_mesh(self.program.jaxpr))))
 
     @once
     def _expanded(self) -> tuple[Any, list[Check]]:
-        closed = _jax.make_closed(self.program.jaxpr)
-        program, checks = extract_checks(_expand(closed))
+        program, checks = self.without_checks
         if self.plan.route == "xla":
             return program, checks
         return split(program, [axis is not None for axis in self.in_axes], _expand), checks
@@ -77,6 +96,12 @@ class Stages:
     def consts(self) -> Sequence[Any]:
         """Constants that compositions brought in."""
         return _jax.open_and_consts(self._expanded[0])[1]
+
+    @once
+    def _known(self) -> dict[Var, np.ndarray]:
+        """The values of small constants."""
+        return {v: np.asarray(value) for v, value in zip(self.expanded.invars, self.consts, strict=False)
+                if not isinstance(value, _jax.Tracer) and not is_key(v.aval) and v.aval.size <= KNOWN}
 
     @property
     def checks(self) -> list[Check]:
@@ -99,27 +124,48 @@ class Stages:
             return why_not(eqn)
 
         found = partition(self.uniformity, lambda e: miss_reason(e, reason, _ARRAY_LIMIT), self.plan.route or "auto",
-                          equation_cost)
+                          equation_cost, self.summed, self.fresh)
         for miss in found.misses:
             logger.info("%s: not in lanes: %s", self.program.name, miss)
         return found
 
-    @property
-    def wanted_axes(self) -> dict[Atom, int]:
-        """Where each result that is no constant is to have the batch axis; what the checks need has it first."""
-        outvars = self.expanded.outvars
-        axes = [*self.out_axes, *[0] * len(outvars)]
-        return {v: axis for v, axis in zip(outvars, axes, strict=False) if not isinstance(v, Literal)}
+    @once
+    def summed(self) -> set[Atom]:
+        """The results of which only the sum over the batch is wanted."""
+        pairs = list(zip(self.expanded.outvars, [*self.out_axes, *[0] * len(self.expanded.outvars)], strict=False))
+        sums: set[Atom] = {v for v, axis in pairs if axis is None and not isinstance(v, Literal)}
+        return sums - {v for v, axis in pairs if axis is not None and not isinstance(v, Literal)}
 
-    def kernel(self, index: int, in_axes: Axes, out_axes: tuple[int, ...], axis_size: int) -> Kernel:
+    @property
+    def wanted_axes(self) -> dict[Atom, int | None]:
+        """Where each result that is no constant is to have the batch axis; what the checks need has it first. None:
+        only its sum is wanted, and no other part of the program reads it."""
+        outvars = self.expanded.outvars
+        read = {v for part in self.partition.parts for v in part.jaxpr.invars}
+        wanted = {v: axis or 0 for v, axis in zip(outvars, [*self.out_axes, *[0] * len(outvars)], strict=False)
+                  if not isinstance(v, Literal)}
+        return wanted | dict.fromkeys(self.summed - read)
+
+    def result_axes(self, part: Part, in_axes: Axes) -> Axes:
+        """Where the results of a part in lanes get the batch axis, for inputs that have it there; None: its kernel sums
+        them. Where lanes may leave a loop to take the next example, it does not."""
+        wanted = self.wanted_axes
+        axes = tuple(wanted.get(v, 0) for v in part.jaxpr.outvars)
+        if None in axes and around_loop(analyse(with_tests_shared(part.jaxpr), [a is not None for a in in_axes])):
+            return tuple(0 if axis is None else axis for axis in axes)
+        return axes
+
+    def kernel(self, index: int, in_axes: Axes, out_axes: Axes, axis_size: int) -> Kernel:
         """The kernel of part `index`, for inputs and results that have the batch axis there."""
         few = axis_size < FEW
         # All threads share a batch of no more examples than may be alive.
         plan = self.plan if axis_size > (self.plan.chunk or 0) else self.plan.replace(chunk=None)
-        key = (index, in_axes, out_axes, few, plan.chunk)
+        block = sum_block(axis_size) if None in out_axes else 0
+        key = (index, in_axes, out_axes, few, plan.chunk, block)
         if key not in self._kernels:
-            self._kernels[key] = Kernel(self.partition.parts[index].jaxpr, in_axes, out_axes, plan, few,
-                                        self.program.name)
+            jaxpr = with_short_loops_unrolled(self.partition.parts[index].jaxpr, self._known)
+            jaxpr = with_tests_shared(without_repeats(jaxpr))
+            self._kernels[key] = Kernel(jaxpr, in_axes, out_axes, plan, few, self.program.name, block)
         return self._kernels[key]
 
     @once
@@ -129,14 +175,20 @@ class Stages:
 
 @dataclasses.dataclass
 class Kernel:
-    """One kernel part: plan, LLVM text, machine code."""
+    """One kernel part: plan, LLVM text, machine code.
+
+    Attributes:
+      out_axes: where the results have the batch axis; None: they are rows of sums.
+      block: of how many examples each row is the sum; 0 where there is no such result.
+    """
 
     jaxpr: Jaxpr
     in_axes: Axes
-    out_axes: tuple[int, ...]
+    out_axes: Axes
     user_plan: Plan
     few: bool
     name: str = "program"
+    block: int = 0
     counts: bool = False
 
     def counting(self) -> Kernel:
@@ -153,15 +205,20 @@ class Kernel:
         return analyse(self.jaxpr, [axis is not None for axis in self.in_axes])
 
     @once
+    def target(self) -> Target:
+        """What it is compiled for."""
+        return host() if has_narrow_numbers(self.jaxpr) else host().for_words()
+
+    @once
     def plan(self) -> KernelPlan:
-        return plan_kernel(self.uniformity, self.user_plan, host(), equation_cost, self.few)
+        return plan_kernel(self.uniformity, self.user_plan, self.target, equation_cost, self.few)
 
     @once
     def source(self) -> KernelSource:
         plan = self.plan
-        loop = around_loop(self.uniformity) if plan.refill else None
-        return build_kernel(self.uniformity, self.in_axes, self.out_axes, host(), plan.lanes, plan.mask_bits, loop,
-                            plan.refill, Meter() if self.counts else None)
+        loop = around_loop(self.uniformity) if plan.refill and not self.block else None
+        return build_kernel(self.uniformity, self.in_axes, self.out_axes, self.target, plan.lanes, plan.mask_bits, loop,
+                            plan.refill, Meter() if self.counts else None, self.block, plan.accuracy == "fast")
 
     @property
     def threads(self) -> int:
@@ -174,18 +231,18 @@ class Kernel:
         plan = self.plan
         arg, dim = next((i, axis) for i, axis in enumerate(self.in_axes) if axis is not None)
         return Descriptor(args=len(self.in_axes), rets=len(self.out_axes) + self.counts, axis_arg=arg, axis_dim=dim,
-                          lanes=plan.lanes, scratch=self.source.scratch_bytes, chunk=plan.chunk, threads=self.threads,
-                          grain=plan.grain)
+                          lanes=max(plan.lanes, self.block), scratch=self.source.scratch_bytes, chunk=plan.chunk,
+                          threads=self.threads, grain=plan.grain, parts=_REFILLED_PARTS if plan.refill else 32)
 
     @once
     def loaded(self) -> Loaded:
         """Compile the kernel, unless an equal one is in this process or on disk."""
         text = self.source.text
-        identity = hashlib.sha256(f"{text}{host()}".encode()).hexdigest()
+        identity = hashlib.sha256(f"{text}{self.target}".encode()).hexdigest()
         with _lock:
             code = _code.get(identity)
             if code is None:
-                code = _code[identity] = compile_module(text, host(), self.name)
+                code = _code[identity] = compile_module(text, self.target, self.name)
                 dump(self, identity[:12])
             return load(identity, KERNEL, code, self.descriptor)
 
@@ -193,14 +250,19 @@ class Kernel:
         """One of `STAGE_NAMES` as text."""
         pick: dict[str, Callable[[], Any]] = {
             "jaxpr": lambda: self.jaxpr, "uniformity": self.uniformity.text, "plan": lambda: self.plan,
-            "llvm": lambda: self.source.text, "optimised": lambda: optimised_text(self.source.text, host()),
-            "asm": lambda: assembly(self.source.text, host())}
+            "llvm": lambda: self.source.text, "optimised": lambda: optimised_text(self.source.text, self.target),
+            "asm": lambda: assembly(self.source.text, self.target)}
         return str(pick[name]())
 
     def operands(self) -> tuple[list[Operand], list[Operand]]:
         """Inputs and outputs as they lie in memory."""
         return ([Operand.of(v.aval, a) for v, a in zip(self.jaxpr.invars, self.in_axes, strict=True)],
-                [Operand.of(v.aval, a) for v, a in zip(self.jaxpr.outvars, self.out_axes, strict=True)])
+                [row_operand(v.aval) if a is None else Operand.of(v.aval, a)
+                 for v, a in zip(self.jaxpr.outvars, self.out_axes, strict=True)])
+
+    def rows(self, axis_size: int) -> int:
+        """How many rows of sums it gives for a batch."""
+        return math.ceil(axis_size / self.block)
 
 
 def _expand(closed: ClosedJaxpr) -> ClosedJaxpr:
@@ -221,10 +283,16 @@ def dump(kernel: Kernel, identity: str) -> None:
         (folder / f"{name}-{identity}.{suffix}").write_text(kernel.stage(stage) + "\n")
 
 
+def stages(program: Program, in_axes: Axes, out_axes: Axes, plan: Plan, axis_size: int = 0) -> Stages:
+    """The stages of a program; the same object for an equal program, of the latest ones. `axis_size`: of the batch; it
+    may decide a route, but not which values vary."""
+    sizes = (v.aval.size * v.aval.dtype.itemsize for v in program.jaxpr.outvars if hasattr(v.aval, "size"))
+    return _stages(program, in_axes, out_axes, plan, axis_size * max(sizes, default=0) >= _FRESH)
+
+
 @functools.lru_cache(maxsize=256)
-def stages(program: Program, in_axes: Axes, out_axes: tuple[int, ...], plan: Plan) -> Stages:
-    """The stages of a program; the same object for an equal program, of the latest ones."""
-    return Stages(program, in_axes, out_axes, plan)
+def _stages(program: Program, in_axes: Axes, out_axes: Axes, plan: Plan, fresh: bool) -> Stages:
+    return Stages(program, in_axes, out_axes, plan, fresh)
 
 
 def equation_cost(eqn: JaxprEqn) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 
 from lanax._jax import Jaxpr, JaxprEqn
 from lanax._plan import KernelPlan, Plan
-from lanax._refill import around_loop
+from lanax._refill import around_loop, obstacle
 from lanax._surgery import indexed_carries, inner_jaxprs
 from lanax._target import Target
 from lanax._uniformity import Uniformity
@@ -26,8 +26,10 @@ _UNROLLED = 64
 _LOOPED = 16
 #: Longer programs take one vector in flight: a second one would double the time to compile them.
 _LONG = 4000
-#: By how much the gain of refilling lanes must exceed its cost, both being guesses.
-_REFILL_MARGIN = 2
+#: Vector instructions of a trip of all lanes from which on lanes may be refilled.
+_LONG_TRIP = 100
+#: Trips of waiting beyond which a refill costs too much.
+_MOST_WAIT = ASSUMED_TRIPS
 
 
 def plan_kernel(found: Uniformity, plan: Plan, target: Target, cost: Cost, few: bool = False) -> KernelPlan:
@@ -46,28 +48,33 @@ def plan_kernel(found: Uniformity, plan: Plan, target: Target, cost: Cost, few: 
         if vectors > 1 and length > _LONG:
             vectors, reason = 1, f"{reason}; a program of about {length} instructions has enough that do not wait"
         lanes = native * vectors
+    refill, uneven = _refill(found, lanes, native, cost)
     work = example_cost(found.jaxpr, cost) / max(1, native if lanes > 1 else 1)
     return KernelPlan(
         lanes=lanes, native_lanes=native, vectors=vectors, ruling=ruling.name, mask_bits=max(32, bits),
-        threads=plan.threads or 0, chunk=plan.chunk or 0, grain=max(lanes, math.ceil(_THREAD_CYCLES / max(work, 0.25))),
-        refill=_refill(found, lanes, native, cost), reason=reason)
+        threads=plan.most_threads or 0, chunk=plan.chunk or 0,
+        grain=max(lanes, math.ceil(_THREAD_CYCLES / max(work, 0.25))),
+        refill=refill, uneven=uneven, accuracy=plan.accuracy or "default", reason=reason)
 
 
-def _refill(found: Uniformity, lanes: int, native: int, cost: Cost) -> int:
-    """How few active lanes are worth a refill, or 0 for never.
+def _refill(found: Uniformity, lanes: int, native: int, cost: Cost) -> tuple[int, str]:
+    """How many trips of waiting cost as much as a refill, or 0 where lanes are never refilled, and why.
 
-    Idle lanes are taken to cost 3 in 10 of the work of the loop; a refill, three scalar instructions for each element
-    that it moves, some for its own loop, and its share of the prologue and the epilogue.
+    A refill is taken to cost three scalar instructions for each element that it moves, some for its own loop, and a
+    lane's share of the prologue and the epilogue where a quarter of the lanes is refilled. Counting the lanes that are
+    active costs some instructions in each trip, which short ones are not worth; nor is a refill that costs as much as
+    all trips of an example.
     """
     loop = around_loop(found) if lanes > 1 else None
     if loop is None:
-        return 0
+        return 0, "one lane" if lanes == 1 else obstacle(found) or "what follows the loop needs what was before it"
     trip = example_cost(loop.cond.jaxpr, cost) + example_cost(loop.body.jaxpr, cost)
-    gain = 0.3 * ASSUMED_TRIPS * trip / native
+    if trip * lanes / native < _LONG_TRIP:
+        return 0, f"a trip is short, about {trip * lanes / native:.0f} vector instructions"
     moved = sum(v.aval.size for v in (*found.jaxpr.invars, *found.jaxpr.outvars) if found.of([v])[0])
     around = example_cost(loop.before.jaxpr, cost) + example_cost(loop.after.jaxpr, cost)
-    loss = 3 * moved + 15 + around / 2
-    return lanes * 13 // 16 if gain > _REFILL_MARGIN * loss else 0
+    wait = math.ceil((3 * moved + 15 + 4 * around / native) * native / trip)
+    return (wait, "") if wait <= _MOST_WAIT else (0, f"taking another example costs as much as {wait} trips")
 
 
 Visit = tuple[JaxprEqn, Uniformity, tuple[Uniformity, ...], float]
@@ -94,6 +101,15 @@ def _ruling_dtype(found: Uniformity) -> np.dtype:
     floats = {d: w for d, w in weights.items() if d.kind == "f"}
     choice = max((floats or weights).items(), key=lambda item: item[1], default=(np.dtype(np.float32), 0.0))[0]
     return choice
+
+
+def has_narrow_numbers(jaxpr: Jaxpr) -> bool:
+    """Whether a program has numbers of less than 32 bits, at any depth."""
+    values = (v.aval for e in jaxpr.eqns for v in (*e.invars, *e.outvars))
+    inputs = (v.aval for v in jaxpr.invars)
+    dtypes = (a.dtype for a in (*values, *inputs) if isinstance(getattr(a, "dtype", None), np.dtype))
+    return any(d.itemsize < 4 and d.kind != "b" for d in dtypes) or any(
+        has_narrow_numbers(inner) for e in jaxpr.eqns for inner in inner_jaxprs(e))
 
 
 def _vectors_in_flight(found: Uniformity, target: Target, few: bool) -> tuple[int, str]:

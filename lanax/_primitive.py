@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,28 +12,41 @@ import jax
 import jax.numpy as jnp
 
 from lanax import _jax
-from lanax._checks import run_all, tie
+from lanax._checks import Check, run_all, tie
 from lanax._chunks import example_bytes, in_chunks, moved, vmap_in_chunks
-from lanax._jax import Atom, Literal, Primitive, Var, mlir
-from lanax._lowering.keys import is_key
+from lanax._devices import Shares, for_each, launched, on_one, run_alike, run_placed, run_traced, shares_of
+from lanax._jax import Atom, Literal, Primitive, mlir
+from lanax._lowering.keys import is_complex, is_key
+from lanax._lowering.operands import Operand
 from lanax._lowering.registry import register_composition
 from lanax._partition import LANES, UNIFORM, XLA, Part
 from lanax._pipeline import Axes, Kernel, Stages, stages
 from lanax._plan import Plan
+from lanax._products import summed_products
 from lanax._program import Program
 from lanax._runtime.ffi import Loaded, call
 from lanax._sharding import on_shards, split_over_devices
+from lanax._spread import shared_out
+from lanax._varying import typed_results, untyped
 from lanax._warning import warn_of
 
 batched_call_p = Primitive("lanax_batched_call")
 batched_call_p.multiple_results = True
 
+#: A mapped call whose batch several devices share. It has the same parameters, and `where`, which tells JAX of them.
+spread_call_p = Primitive("lanax_spread_call")
+spread_call_p.multiple_results = True
 
-def bind(args: Sequence[Any], program: Program, in_axes: Axes, out_axes: tuple[int, ...], axis_size: int,
+
+def bind(args: Sequence[Any], program: Program, in_axes: Axes, out_axes: Axes, axis_size: int,
          plan: Plan) -> list[Any]:
-    """Run `program` on every example; results have the batch axis at `out_axes`, uniform ones too."""
-    return batched_call_p.bind(*args, program=program, in_axes=in_axes, out_axes=out_axes, axis_size=axis_size,
-                               plan=plan)
+    """Run `program` on every example; results have the batch axis at `out_axes`, uniform ones too. None: a result is
+    the sum over the batch."""
+    params = {"program": program, "in_axes": in_axes, "out_axes": out_axes, "axis_size": axis_size}
+    shares, _ = shared_out(program, in_axes, out_axes, axis_size, plan)
+    if shares is None or any(map(_jax.has_explicit_type, args)):
+        return batched_call_p.bind(*args, **params, plan=plan if plan.devices is None else for_each(plan, 1))
+    return spread_call_p.bind(*args, **params, plan=plan.replace(devices=shares.devices), where=shares.where)
 
 
 def with_axis(aval: Any, axis: int | None, axis_size: int, mesh_axes: Any = None) -> Any:
@@ -41,10 +55,12 @@ def with_axis(aval: Any, axis: int | None, axis_size: int, mesh_axes: Any = None
 
 
 @batched_call_p.def_abstract_eval
-def _abstract_eval(*avals: Any, program: Program, in_axes: Axes, out_axes: tuple[int, ...], axis_size: int,
+def _abstract_eval(*avals: Any, program: Program, in_axes: Axes, out_axes: Axes, axis_size: int,
                    plan: Plan) -> list[Any]:
     over = _jax.explicit_axes(avals, in_axes)
-    return [with_axis(v.aval, axis, axis_size, over) for v, axis in zip(program.jaxpr.outvars, out_axes, strict=True)]
+    outs = [with_axis(_jax.on_mesh_of(avals, v.aval), axis, axis_size, over)
+            for v, axis in zip(program.jaxpr.outvars, out_axes, strict=True)]
+    return typed_results(avals, program, outs)
 
 
 _jax.needs_devices(batched_call_p)
@@ -74,14 +90,17 @@ def _impl(*args: Any, **params: Any) -> list[Any]:
     return _apply(*args, **params) if watcher is None else watcher(args, params)
 
 
-def run_as_vmap(*args: Any, program: Program, in_axes: Axes, out_axes: tuple[int, ...], axis_size: int,
+def run_as_vmap(*args: Any, program: Program, in_axes: Axes, out_axes: Axes, axis_size: int,
                 plan: Plan) -> list[Any]:
     """The same by `jax.vmap`, or `jax.lax.map`: for platforms that have no backend here."""
     fun = _jax.jaxpr_as_fun(program.jaxpr)
     alive = _examples_alive(program.jaxpr, plan)
-    if alive is not None and alive < axis_size:
-        return moved(vmap_in_chunks(fun, args, in_axes, axis_size, alive), out_axes)
-    return list(_jax.vmap(fun, in_axes=in_axes, out_axes=list(out_axes), axis_size=axis_size)(*args))
+    axes = [a or 0 for a in out_axes]
+    with untyped(program, args):
+        if alive is not None and alive < axis_size:
+            return moved(vmap_in_chunks(fun, args, in_axes, axis_size, alive), out_axes)
+        outs = _jax.vmap(fun, in_axes=in_axes, out_axes=axes, axis_size=axis_size)(*args)
+        return [jnp.sum(x, 0) if a is None else x for x, a in zip(outs, out_axes, strict=True)]
 
 
 def _examples_alive(jaxpr: Any, plan: Plan) -> int | None:
@@ -89,7 +108,7 @@ def _examples_alive(jaxpr: Any, plan: Plan) -> int | None:
     return 1 if plan.route == "serial" else plan.examples_alive(example_bytes(jaxpr))
 
 
-def run_parts(*args: Any, program: Program, in_axes: Axes, out_axes: tuple[int, ...], axis_size: int,
+def run_parts(*args: Any, program: Program, in_axes: Axes, out_axes: Axes, axis_size: int,
               plan: Plan) -> list[Any]:
     """Kernel, XLA, kernel, ...: the parts of the program, one after another, as JAX operations."""
     if axis_size == 0:
@@ -97,7 +116,7 @@ def run_parts(*args: Any, program: Program, in_axes: Axes, out_axes: tuple[int, 
                                axis_size=0, plan=plan)
         return [jnp.zeros(a.shape, a.dtype) if not is_key(a) else jax.random.wrap_key_data(
             jnp.zeros((*a.shape, *a.dtype._impl.key_shape), jnp.uint32), impl=a.dtype._impl) for a in avals]
-    way = stages(program, in_axes, out_axes, plan)
+    way = stages(program, in_axes, out_axes, plan, axis_size)
     count = len(program.jaxpr.outvars)
     # What is traced for the partition is traced while the types under `shard_map` are checked.
     warn_of(program.name, way.partition)
@@ -123,10 +142,91 @@ def _run_in_turns(way: Stages, axis_size: int, args: Sequence[Any]) -> list[Any]
         run = Run(way, size)
         run.values.update(zip(known, zip(some, axes, strict=True), strict=True))
         run.run([p for p in parts if p.route != UNIFORM])
-        return run.results([0] * len(way.expanded.outvars))
+        outs = run.results([None if axis is None else 0 for axis in out_axes])
+        return [x[None] if axis is None else x for x, axis in zip(outs, out_axes, strict=True)]
 
+    out_axes = [*way.out_axes, *[0] * (len(way.expanded.outvars) - len(way.out_axes))]
     outs = in_chunks(batch, values, axes, axis_size, alive)
-    return moved(outs, [*way.out_axes, *[0] * (len(outs) - len(way.out_axes))])
+    return moved(outs, out_axes)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Share:
+    """A mapped call of the examples that one device has."""
+
+    program: Program
+    in_axes: Axes
+    out_axes: Axes
+    plan: Plan
+
+    def __call__(self, size: int, *args: Any) -> list[Any]:
+        return batched_call_p.bind(*args, **vars(self), axis_size=size)
+
+
+def _share_and_checks(program: Program, in_axes: Axes, out_axes: Axes, plan: Plan,
+                      devices: int) -> tuple[_Share, Sequence[Any], Sequence[Check]]:
+    """What each device runs, the constants that come before its arguments, and the checks that are to be run on its
+    further results: for the whole batch, since a device that raises alone would leave others waiting."""
+    share = _Share(program, in_axes, out_axes, for_each(plan, devices))
+    closed, checks = stages(program, in_axes, out_axes, share.plan).without_checks
+    if not checks:
+        return share, (), ()
+    bare = program.replace(_jax.without_consts(closed))
+    consts = _jax.consts_of(closed)
+    further = sum(check.num_outputs for check in checks)
+    return _Share(bare, (*[None] * len(consts), *in_axes), (*out_axes, *[0] * further), share.plan), consts, checks
+
+
+def _run_spread(*args: Any, program: Program, in_axes: Axes, out_axes: Axes, axis_size: int, plan: Plan,
+                where: Any) -> list[Any]:
+    shares = shares_of(plan, axis_size)
+    share, consts, checks = _share_and_checks(program, in_axes, out_axes, plan, len(shares.devices))
+    outs = run_traced(share, shares, share.in_axes, share.out_axes, [*consts, *args])
+    if not checks:
+        return outs
+    count = len(out_axes)
+    return tie(outs[:count], run_alike(lambda *more: run_all(checks, more), shares, outs[count:]))
+
+
+@spread_call_p.def_impl
+def _spread_impl(*args: Any, where: Any, **params: Any) -> list[Any]:
+    watcher = _watcher.get()
+    if watcher is not None:
+        return watcher(args, params)
+    outs, shares, checks = _on_devices(run_placed, args, params)
+    if not checks:
+        return outs
+    count = len(params["out_axes"])
+    return tie(outs[:count], run_all(checks, on_one(outs[count:], shares)))
+
+
+def _on_devices(run: Callable[..., list[Any]], args: Sequence[Any],
+                params: Mapping[str, Any]) -> tuple[list[Any], Shares, Sequence[Check]]:
+    shares = shares_of(params["plan"], params["axis_size"])
+    types = _abstract_eval(*map(_jax.typeof, args), **params)
+    fields = {name: params[name] for name in ("program", "in_axes", "out_axes", "plan")}
+    share, consts, checks = _share_and_checks(**fields, devices=len(shares.devices))
+    return run(share, shares, share.in_axes, share.out_axes, types, [*consts, *args]), shares, checks
+
+
+def launch_shares(args: Sequence[Any], params: Mapping[str, Any]) -> list[Any]:
+    """A call that devices share, given the parameters of `bind`: results as they lie on the devices."""
+    return _on_devices(launched, args, params)[0]
+
+
+@spread_call_p.def_abstract_eval
+def _spread_abstract_eval(*avals: Any, where: Any, **params: Any) -> list[Any]:
+    return _abstract_eval(*avals, **params)
+
+
+def run_spread_as_vmap(*args: Any, where: Any, **params: Any) -> list[Any]:
+    """The same by `jax.vmap` on one device."""
+    return run_as_vmap(*args, **params)
+
+
+_jax.needs_devices(spread_call_p)
+mlir.register_lowering(spread_call_p, mlir.lower_fun(_run_spread, multiple_results=True))
+register_composition("lanax_spread_call", run_spread_as_vmap)
 
 
 _kernels: contextvars.ContextVar[list[Loaded]] = contextvars.ContextVar("lanax_kernels")
@@ -158,12 +258,14 @@ mlir.register_lowering(batched_call_p, _kept(split_over_devices(_jax.unless_expo
 
 
 class Run:
-    """Values of a program's variables on the way through its parts: each an array and where it has the batch axis."""
+    """Values of a program's variables on the way through its parts: each an array and where it has the batch axis; and
+    the sums over the batch that kernels gave."""
 
     def __init__(self, way: Stages, axis_size: int):
         self.way = way
         self.axis_size = axis_size
-        self.values: dict[Var, tuple[Any, int | None]] = {}
+        self.values: dict[Atom, tuple[Any, int | None]] = {}
+        self.sums: dict[Atom, Any] = {}
 
     def __call__(self, *args: Any) -> list[Any]:
         self.begin(args)
@@ -178,21 +280,22 @@ class Run:
 
     def run(self, parts: Sequence[Part]) -> None:
         """Run some parts of the program."""
-        wanted = self.way.wanted_axes
         for i, part in enumerate(self.way.partition.parts):
             if part not in parts:
                 continue
             if part.route == LANES:
-                self._kernel(i, part.jaxpr, wanted)
+                self._kernel(i, part)
             else:
                 self._xla(part.jaxpr, part.route == UNIFORM)
 
-    def results(self, axes: Sequence[int]) -> list[Any]:
-        """The program's results, each with the batch axis at one of `axes`."""
+    def results(self, axes: Sequence[int | None]) -> list[Any]:
+        """The program's results, each with the batch axis at one of `axes`, or summed over it."""
         return [self._result(v, axis) for v, axis in zip(self.way.expanded.outvars, axes, strict=False)]
 
-    def _result(self, v: Any, axis: int) -> Any:
+    def _result(self, v: Any, axis: int | None) -> Any:
         """A result with the batch axis where it is wanted."""
+        if axis is None:
+            return self.sums[v] if v in self.sums else jnp.sum(self._result(v, 0), 0)
         if isinstance(v, Literal):
             value, have = jnp.asarray(v.val, v.aval.dtype), None
         else:
@@ -204,23 +307,36 @@ class Run:
 
     def _xla(self, jaxpr: Any, uniform: bool) -> None:
         """Run a part by XLA: uniform ones once, others under `jax.vmap`, for as many examples at once as may be."""
-        fun = _jax.jaxpr_as_fun(jaxpr)
         args, axes = zip(*(self.values[v] for v in jaxpr.invars), strict=True) if jaxpr.invars else ((), ())
-        if not uniform and any(a is not None for a in axes):
-            alive = _examples_alive(jaxpr, self.way.plan)
-            outs = vmap_in_chunks(fun, args, axes, self.axis_size, alive)
-            self.values.update((v, (out, 0)) for v, out in zip(jaxpr.outvars, outs, strict=True))
+        if uniform or all(a is None for a in axes):
+            outs = _jax.jaxpr_as_fun(jaxpr)(*args)
+            self.values.update((v, (out, None)) for v, out in zip(jaxpr.outvars, outs, strict=True))
             return
-        self.values.update((v, (out, None)) for v, out in zip(jaxpr.outvars, fun(*args), strict=True))
+        products = summed_products(self.way.uniformity, jaxpr, self.way.summed.intersection(jaxpr.outvars))
+        others = [v for v in jaxpr.outvars if v not in products]
+        factors = [v for p in products.values() for v in p.product.invars]
+        if products:
+            jaxpr = _jax.with_results(_jax.make_open(jaxpr.invars, [*others, *factors], jaxpr.eqns, jaxpr),
+                                      [True] * (len(others) + len(factors)))
+        alive = _examples_alive(jaxpr, self.way.plan)
+        outs = vmap_in_chunks(_jax.jaxpr_as_fun(jaxpr), args, axes, self.axis_size, alive)
+        self.values.update((v, (out, 0)) for v, out in zip(others, outs, strict=False))
+        left, right = outs[len(others)::2], outs[len(others) + 1::2]
+        self.sums.update((v, p.total(x, y)) for (v, p), x, y in zip(products.items(), left, right, strict=True))
 
-    def _kernel(self, index: int, jaxpr: Any, wanted: dict[Atom, int]) -> None:
+    def _kernel(self, index: int, part: Part) -> None:
+        jaxpr = part.jaxpr
         if not jaxpr.outvars:
             return
         in_axes = tuple(self.values[v][1] for v in jaxpr.invars)
-        out_axes = tuple(wanted.get(v, 0) for v in jaxpr.outvars)
+        out_axes = self.way.result_axes(part, in_axes)
         kernel = self.way.kernel(index, in_axes, out_axes, self.axis_size)
         outs = self.run_kernel(kernel, [self.values[v][0] for v in jaxpr.invars])
-        self.values.update((v, (out, axis)) for v, out, axis in zip(jaxpr.outvars, outs, out_axes, strict=True))
+        for v, out, axis in zip(jaxpr.outvars, outs, out_axes, strict=True):
+            if axis is None:
+                self.sums[v] = out
+            else:
+                self.values[v] = out, axis
 
     def run_kernel(self, kernel: Kernel, args: Sequence[Any]) -> list[Any]:
         """The results of a kernel part."""
@@ -228,22 +344,33 @@ class Run:
 
 
 def call_kernel(kernel: Kernel, args: Sequence[Any]) -> list[Any]:
-    """XLA's custom call of a kernel; keys go in and come out as their words, complex numbers as they are. A kernel that
-    counts gives its rows of counters too, each i64 as two uint32."""
+    """XLA's custom call of a kernel; keys go in and come out as their words, complex numbers as they are. Rows of sums
+    are added up. A kernel that counts gives its rows of counters too, each i64 as two uint32."""
     words = [jax.random.key_data(a) if is_key(v.aval) else a for v, a in zip(kernel.jaxpr.invars, args, strict=True)]
-    kinds = [(op.shape, op.dtype) if is_key(v.aval) else (v.aval.shape, v.aval.dtype)
-             for v, op in zip(kernel.jaxpr.outvars, kernel.operands()[1], strict=True)]
+    kinds = [_kind_in_memory(v.aval, op) for v, op in zip(kernel.jaxpr.outvars, kernel.operands()[1], strict=True)]
     mapped = next(i for i, axis in enumerate(kernel.in_axes) if axis is not None)
 
     def run(*words: Any) -> Sequence[Any]:
         size = words[mapped].shape[kernel.in_axes[mapped]]
-        shapes = [jax.ShapeDtypeStruct((*shape[:axis], size, *shape[axis:]), dtype)
+        shapes = [jax.ShapeDtypeStruct((kernel.rows(size), *shape) if axis is None else
+                                       (*shape[:axis], size, *shape[axis:]), dtype)
                   for (shape, dtype), axis in zip(kinds, kernel.out_axes, strict=True)]
         rows = kernel.counters(size)
-        return call(kernel.loaded, shapes if rows is None else [*shapes, jax.ShapeDtypeStruct(rows, jnp.uint32)], words)
+        outs = call(kernel.loaded, shapes if rows is None else [*shapes, jax.ShapeDtypeStruct(rows, jnp.uint32)], words)
+        sums = [jnp.sum(out, 0) if axis is None else out for out, axis in zip(outs, kernel.out_axes, strict=False)]
+        return [*sums, *outs[len(sums):]]
 
     _kernels.get([]).append(kernel.loaded)
-    outs = on_shards(run, kernel.in_axes, words, kernel.out_axes, [len(shape) + 1 for shape, _ in kinds])
-    results = [jax.random.wrap_key_data(out, impl=v.aval.dtype._impl) if is_key(v.aval) else out
-               for v, out in zip(kernel.jaxpr.outvars, outs, strict=False)]
+    ranks = [len(shape) + (axis is not None) for (shape, _), axis in zip(kinds, kernel.out_axes, strict=True)]
+    outs = on_shards(run, kernel.in_axes, words, kernel.out_axes, ranks)
+    results = [jax.random.wrap_key_data(out, impl=v.aval.dtype._impl) if is_key(v.aval) else
+               out.astype(v.aval.dtype) if axis is None else out
+               for v, out, axis in zip(kernel.jaxpr.outvars, outs, kernel.out_axes, strict=False)]
     return [*results, *outs[len(results):]]
+
+
+def _kind_in_memory(aval: Any, op: Operand) -> tuple[tuple[int, ...], Any]:
+    """Shape and dtype of one example's array of a type, or of a row of sums, as it lies in memory."""
+    if is_key(aval):
+        return op.shape, op.dtype
+    return aval.shape, aval.dtype if is_complex(aval) else op.dtype

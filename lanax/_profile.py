@@ -15,14 +15,16 @@ import numpy as np
 
 from lanax import _plot
 from lanax._bounds import bounds, ms
+from lanax._devices import Shares
 from lanax._errors import LanaxError
 from lanax._lowering.meter import BRANCH, HEADER, LOOP, Site
 from lanax._page import fragment, page
 from lanax._pipeline import Kernel, equation_cost
-from lanax._primitive import Run, bind, call_kernel, watching
+from lanax._plan import device_name
+from lanax._primitive import Run, bind, call_kernel, launch_shares, watching
 from lanax._report import Call, Report, report_of, threads_of
 from lanax._runtime.speed import measured
-from lanax._usage import BranchUse, ChunkRun, KernelUse, LoopUse, share
+from lanax._usage import BranchUse, ChunkRun, DeviceUse, KernelUse, LoopUse, share
 from lanax._work import bytes_of, lines_of, work_of
 
 #: How often the kernels without counters are run for their time.
@@ -36,8 +38,9 @@ class Profile:
     Attributes:
       report: what was planned.
       seconds: median time of the whole call without counters, compiled as one.
-      kernels: one for each part in lanes.
+      kernels: one for each part in lanes; where devices share the batch, as one of them runs all of it.
       results: what the function returned.
+      devices: the devices that share the batch.
     """
 
     report: Report
@@ -45,6 +48,7 @@ class Profile:
     kernels: tuple[KernelUse, ...]
     results: Any = dataclasses.field(repr=False)
     _sources: tuple[Kernel, ...] = dataclasses.field(default=(), repr=False, compare=False)
+    devices: tuple[DeviceUse, ...] = ()
 
     @property
     def xla_seconds(self) -> float:
@@ -54,7 +58,8 @@ class Profile:
     def to_dict(self) -> dict[str, Any]:
         """Everything but the results, as JSON takes it; times are in seconds."""
         return {"report": self.report.to_dict(), "seconds": self.seconds, "xla_seconds": self.xla_seconds,
-                "kernels": [kernel.to_dict() for kernel in self.kernels]}
+                "kernels": [kernel.to_dict() for kernel in self.kernels],
+                "devices": [dataclasses.asdict(device) for device in self.devices]}
 
     def plot(self) -> Any:
         """A `matplotlib.figure.Figure`: for each kernel the lane use over the batch, and what each thread ran when.
@@ -75,9 +80,12 @@ class Profile:
         return fragment(self.report, self.seconds, self.kernels)
 
     def __str__(self) -> str:
-        inside = sum(kernel.seconds for kernel in self.kernels)
+        inside = min(self.seconds, sum(kernel.seconds for kernel in self.kernels))  # they were timed by themselves
         lines = [f"{self.report.name} over {self.report.axis_size} examples on {self.report.target}",
                  f"  time: {ms(self.seconds)}, of that in kernels {ms(inside)}, in XLA {ms(self.xla_seconds)}"]
+        if self.devices:
+            lines.append(f"  devices: {'; '.join(map(str, self.devices))}")
+            lines.append("  below: the whole batch on one device, where it was counted")
         for i, kernel in enumerate(self.kernels):
             lines.append(f"  kernel {i}, {kernel.lanes} lanes")
             lines.extend(f"    {line}" for line in kernel.lines())
@@ -133,7 +141,8 @@ class _Watch(Run):
     def profile(self, results: Any) -> Profile:
         """The profile, with the time of the whole call."""
         seconds = _median_seconds(lambda *args: bind(args, **self.params), self.operands)
-        return Profile(report_of(self.call), seconds, tuple(self.kernels), results, tuple(self.sources))
+        devices = _device_uses(self.call.shares, self.operands, self.params) if self.call.shares else ()
+        return Profile(report_of(self.call), seconds, tuple(self.kernels), results, tuple(self.sources), devices)
 
     def run_kernel(self, kernel: Kernel, args: Sequence[Any]) -> list[Any]:
         """The kernel's results; what it did is kept."""
@@ -154,6 +163,31 @@ def _median_seconds(fun: Callable[..., Any], args: Sequence[Any]) -> float:
     return statistics.median(times)
 
 
+def _device_uses(shares: Shares, operands: Sequence[Any], params: Mapping[str, Any]) -> tuple[DeviceUse, ...]:
+    """Median times from the call, which splits the arguments, until each device has its share of the results."""
+    times = []
+    for _ in range(1 + RUNS):
+        start = time.perf_counter()
+        outs = [x for x, axis in zip(launch_shares(operands, params), params["out_axes"], strict=False)
+                if axis is not None]
+        times.append(_ready_times([[s.data for x in outs for s in x.addressable_shards if s.device == device]
+                                   for device in shares.devices], start))
+    medians = map(statistics.median, zip(*times[1:], strict=True))  # the first one compiles
+    return tuple(DeviceUse(device_name(d), size, seconds if size else 0.0)
+                 for d, size, seconds in zip(shares.devices, shares.sizes, medians, strict=True))
+
+
+def _ready_times(arrays: Sequence[Sequence[Any]], start: float) -> list[float]:
+    """When all of each list of arrays were there. It looks again and again: to wait for one would hide another."""
+    times = [0.0] * len(arrays)
+    while waiting := [i for i, t in enumerate(times) if not t]:
+        for i in waiting:
+            if all(x.is_ready() for x in arrays[i]):
+                times[i] = time.perf_counter() - start
+        time.sleep(1e-4)
+    return times
+
+
 def _use_of(kernel: Kernel, args: Sequence[Any], axis_size: int) -> tuple[list[Any], KernelUse]:
     """Run a kernel with counters, and without them for its time: its results, and what it did."""
     counting = kernel.counting()
@@ -172,7 +206,7 @@ def _use_of(kernel: Kernel, args: Sequence[Any], axis_size: int) -> tuple[list[A
     chain = work_of(counting.uniformity.jaxpr, equation_cost, trips).chain
     lines = lines_of(counting.uniformity.jaxpr, equation_cost, trips)
     instructions = max(1.0, sum(lines.values()))
-    read, written = bytes_of(kernel.jaxpr, kernel.in_axes)
+    read, written = bytes_of(kernel.jaxpr, kernel.in_axes, kernel.out_axes)
     ran = rows[:, [block.column for block in meter.blocks]].sum(0)
     total = ran @ np.array([(b.flops, b.bits, b.divided_bits) for b in meter.blocks]).reshape(-1, 3)
     flops, bits, divided = (int(x) for x in total)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import re
 import weakref
 from collections.abc import Hashable, Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from lanax._jax import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var, jaxprs_in, open_and_consts
@@ -139,7 +143,7 @@ def _const_key(value: Any) -> Hashable:
 
 
 def _eqn_key(eqn: JaxprEqn) -> Hashable:
-    return (eqn.primitive.name, _Same(eqn.primitive), _params_key(eqn.params))
+    return (eqn.primitive.name, _Same(eqn.primitive), _params_key(eqn.params), eqn.ctx.threefry_partitionable)
 
 
 def _params_key(params: Mapping[str, Any]) -> Hashable:
@@ -162,3 +166,44 @@ def _value_key(value: Any) -> Hashable:
     except TypeError:
         return _Same(value)
     return (type(value), value)
+
+
+# ---- the same in every process ---------------------------------------------------------------------------------------
+
+
+def digest(jaxpr: Any) -> str:
+    """What a jaxpr computes, with the values of its constants: text that is the same in every process. Of Python's own
+    objects in it, such as what a callback calls, only the names count."""
+    found = hashlib.sha256()
+    _feed(found, jaxpr_key(jaxpr))
+    return found.hexdigest()
+
+
+def _feed(found: Any, part: Any) -> None:
+    if isinstance(part, _Key):
+        _feed(found, part.parts)
+    elif isinstance(part, _Same):
+        _feed_object(found, part.obj)
+    elif type(part) is tuple:
+        found.update(b"(")
+        for inner in part:
+            _feed(found, inner)
+        found.update(b")")
+    elif isinstance(part, (set, frozenset)):
+        _feed(found, tuple(sorted(map(_text, part))))
+    else:
+        found.update(part if isinstance(part, bytes) else _text(part).encode() + b",")
+
+
+def _feed_object(found: Any, obj: Any) -> None:
+    if isinstance(obj, (np.ndarray, np.generic, jax.Array)):
+        keys = isinstance(obj, jax.Array) and jnp.issubdtype(obj.dtype, jax.dtypes.prng_key)
+        words = np.ascontiguousarray(jax.random.key_data(obj) if isinstance(obj, jax.Array) and keys else obj)
+        found.update(f"{obj.dtype}{obj.shape}".encode())
+        found.update(words.view(np.uint8).data if words.size else b"")
+    else:
+        found.update((getattr(obj, "name", None) or _text(obj)).encode() + b",")
+
+
+def _text(obj: Any) -> str:
+    return re.sub(r"0x[0-9a-f]+", "", repr(obj))

@@ -7,8 +7,9 @@ import dataclasses
 from collections.abc import Sequence
 
 from lanax._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, make_open
-from lanax._surgery import DeadCode
+from lanax._surgery import CONTROL_FLOW, DeadCode
 from lanax._uniformity import Uniformity, analyse
+from lanax._unvmap import is_used
 
 #: Arrays of at most this many elements are held in registers or on the stack; a lane's others could not be exchanged.
 _SMALL = 64
@@ -42,14 +43,10 @@ class Loop:
 def around_loop(found: Uniformity) -> Loop | None:
     """The program in three parts, or None where it is not of this form."""
     jaxpr = found.jaxpr
-    loops = [i for i, e in enumerate(jaxpr.eqns) if e.primitive.name in ("while", "scan", "cond")]
-    if len(loops) != 1 or jaxpr.eqns[loops[0]].primitive.name != "while" or not found.predicate_varies(loops[0]):
+    if obstacle(found):
         return None
-    if any(v.aval.size > _SMALL for e in jaxpr.eqns for v in (*e.invars, *e.outvars)):
-        return None
-    if any(v.aval.size > _SMALL for v in jaxpr.invars):
-        return None
-    eqn = jaxpr.eqns[loops[0]]
+    (loop,) = _control_flow(jaxpr)
+    eqn = jaxpr.eqns[loop]
     others = [e for e in jaxpr.eqns if e is not eqn]
     operands = list(dict.fromkeys(v for v in eqn.invars if not isinstance(v, Literal)))
     before = _needed(jaxpr.invars, operands, others, found)
@@ -58,10 +55,41 @@ def around_loop(found: Uniformity) -> Loop | None:
         return None
     read = {v for e in after.jaxpr.eqns for v in e.invars if not isinstance(v, Literal)}
     read |= {v for v in after.jaxpr.outvars if not isinstance(v, Literal)}
-    cond, body = found.inner[loops[0]]
+    cond, body = found.inner[loop]
     if not all(body.of(body.jaxpr.invars[eqn.params["body_nconsts"]:])):
         return None
     return Loop(eqn, cond, body, before, after, tuple(v in read for v in eqn.outvars))
+
+
+def obstacle(found: Uniformity) -> str:
+    """What about the loops of a program stands against it; empty where nothing does."""
+    jaxpr = found.jaxpr
+    if not _leaves_apart(found):
+        return "no loop that lanes leave at different trips"
+    loops = _control_flow(jaxpr)
+    varying = [i for i in loops if jaxpr.eqns[i].primitive.name == "while" and found.predicate_varies(i)]
+    if not varying:
+        return "the uneven loop is inside another loop or a branch"
+    if len(loops) > 1:
+        return "there are other loops or branches before or behind the uneven loop"
+    if any(is_used(part.jaxpr) and _leaves_apart(part) for part in found.inner[loops[0]]):
+        # Whether all lanes take a step of another way to the same result depends on the lanes that are new: where an
+        # iteration finds that result, such as in an implicit solver, it is not the same to the last bit.
+        return "its trips ask what other lanes do, and hold another uneven loop"
+    values = [*jaxpr.invars, *(v for e in jaxpr.eqns for v in (*e.invars, *e.outvars))]
+    if any(v.aval.size > _SMALL for v in values):
+        return f"there are arrays of more than {_SMALL} elements"
+    return ""
+
+
+def _control_flow(jaxpr: Jaxpr) -> list[int]:
+    return [i for i, e in enumerate(jaxpr.eqns) if e.primitive.name in CONTROL_FLOW]
+
+
+def _leaves_apart(found: Uniformity) -> bool:
+    """Whether lanes leave a loop at different trips, at any depth."""
+    return any((e.primitive.name == "while" and found.predicate_varies(i))
+               or any(map(_leaves_apart, found.inner.get(i, ()))) for i, e in enumerate(found.jaxpr.eqns))
 
 
 def _needed(inputs: Sequence[Var], outputs: Sequence[Atom], eqns: Sequence[JaxprEqn],

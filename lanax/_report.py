@@ -13,14 +13,16 @@ from typing import Any
 
 from lanax import _html
 from lanax._config import logger
+from lanax._devices import Shares, for_each, shares_of
 from lanax._hints import hint
 from lanax._jax import Atom
 from lanax._kernel_report import KernelReport, control_flow
-from lanax._partition import LANES, UNIFORM, XLA, Miss, count_equations
+from lanax._partition import LANES, UNIFORM, XLA, Miss, count_equations, gaining
 from lanax._pipeline import Axes, Kernel, Stages, equation_cost, stages
-from lanax._plan import FIELDS, Plan
+from lanax._plan import FIELDS, Plan, device_name
 from lanax._program import Program
 from lanax._runtime.ffi import pool_threads
+from lanax._spread import shared_out
 from lanax._target import host
 from lanax._warning import warn_of_misses, warn_of_whole
 from lanax._work import bytes_of, work_of
@@ -32,7 +34,7 @@ class Call:
 
     program: Program | None
     in_axes: Axes
-    out_axes: tuple[int, ...]
+    out_axes: Axes
     axis_size: int
     plan: Plan
     reason: str = ""
@@ -41,11 +43,26 @@ class Call:
     pieces: tuple[Call | tuple[Miss, ...], ...] = ()
     #: Of one that was left to `jax.vmap`: where the function is defined.
     source: str = ""
+    #: Why the devices of the plan do not share the batch.
+    unshared: str = ""
+
+    @property
+    def shares(self) -> Shares | None:
+        """How devices share the batch."""
+        alone = self.unshared or self.plan.devices in (None, 1)
+        return None if alone else shares_of(self.plan, self.axis_size)
+
+    @property
+    def share_size(self) -> int:
+        """Examples that one device has, at most."""
+        return self.axis_size if self.shares is None else self.shares.most
 
     @property
     def stages(self) -> Stages:
         assert self.program is not None
-        return stages(self.program, self.in_axes, self.out_axes, self.plan)
+        plan = self.plan if self.plan.devices is None else for_each(
+            self.plan, 1 if self.shares is None else len(self.shares.devices))
+        return stages(self.program, self.in_axes, self.out_axes, plan, self.share_size)
 
 
 _calls: contextvars.ContextVar[list[Call] | None] = contextvars.ContextVar("lanax_calls", default=None)
@@ -62,11 +79,17 @@ def recording() -> Iterator[list[Call]]:
         _calls.reset(token)
 
 
+def is_recording() -> bool:
+    """Whether mapped calls are collected."""
+    return _calls.get() is not None
+
+
 def record(program: Program, in_axes: Axes, out_axes: tuple[int, ...], axis_size: int, plan: Plan) -> None:
     """Note a mapped call for whoever is recording."""
     calls = _calls.get()
     if calls is not None:
-        calls.append(Call(program, in_axes, out_axes, axis_size, plan))
+        _, unshared = shared_out(program, in_axes, out_axes, axis_size, plan)
+        calls.append(Call(program, in_axes, out_axes, axis_size, plan, unshared=unshared))
 
 
 def record_plain(name: str, axis_size: int, plan: Plan, reason: str, source: str = "") -> None:
@@ -74,7 +97,8 @@ def record_plain(name: str, axis_size: int, plan: Plan, reason: str, source: str
     logger.info("%s: not in lanes: %s", name, Miss("program", "", reason))
     calls = _calls.get()
     if calls is not None:
-        calls.append(Call(None, (), (), axis_size, plan, reason, name, source=source))
+        unshared = "" if plan.devices in (None, 1) else "it is left to jax.vmap"
+        calls.append(Call(None, (), (), axis_size, plan, reason, name, source=source, unshared=unshared))
 
 
 def warn_plain(name: str, reason: str) -> None:
@@ -112,6 +136,9 @@ class Report:
       misses: equations that are not in lanes, and why.
       checks: source lines of run-time checks that run once after the kernels.
       plan: what was asked for; its `sources` say where.
+      shares: where several devices share the batch, the name of each and how many examples it has; what is said of
+        kernels is then of the first one.
+      unshared: why the devices that were asked for do not share it.
     """
 
     name: str
@@ -122,6 +149,8 @@ class Report:
     misses: tuple[Miss, ...]
     checks: tuple[str, ...]
     plan: Plan = dataclasses.field(default_factory=Plan)
+    shares: tuple[tuple[str, int], ...] = ()
+    unshared: str = ""
 
     @property
     def plan_line(self) -> str:
@@ -134,7 +163,8 @@ class Report:
     def __str__(self) -> str:
         lines = [f"{self.name} over {self.axis_size} examples on {self.target}",
                  f"  route: {' -> '.join(self.routes) or UNIFORM}",
-                 f"  asked for: {self._asked_for()}"]
+                 f"  asked for: {self._asked_for()}",
+                 *[f"  devices: {line}" for line in self._devices()]]
         for i, kernel in enumerate(self.kernels):
             lines.append(f"  kernel {i}: {kernel.equations} equations")
             lines.extend(f"    {line}" for line in kernel.lines())
@@ -152,6 +182,8 @@ class Report:
         """Everything above as JSON takes it."""
         return {"name": self.name, "axis_size": self.axis_size, "target": self.target, "routes": list(self.routes),
                 "plan": self.plan.typed(), "sources": dict(self.plan.sources), "plan_line": self.plan_line,
+                "shares": [{"device": name, "examples": size} for name, size in self.shares],
+                "unshared": self.unshared,
                 "kernels": [kernel.to_dict() for kernel in self.kernels],
                 "misses": [{**dataclasses.asdict(miss), "hint": hint(miss)} for miss in self.misses],
                 "checks": list(self.checks)}
@@ -167,7 +199,8 @@ class Report:
         return text
 
     def _repr_html_(self) -> str:
-        rows = [("route", " \u2192 ".join(self.routes) or UNIFORM), ("asked for", self._asked_for())]
+        rows = [("route", " \u2192 ".join(self.routes) or UNIFORM), ("asked for", self._asked_for()),
+                *(("devices", line) for line in self._devices())]
         parts = [_html.table(["", ""], rows)]
         for i, kernel in enumerate(self.kernels):
             lines = kernel.lines()
@@ -179,6 +212,13 @@ class Report:
         missed = [(miss.primitive, miss.source, miss.reason, hint(miss)) for miss in self.misses]
         parts.append(_html.table(["not in lanes", "line", "reason", "hint"], missed))
         return _html.block(f"{self.name} over {self.axis_size:,} examples on {self.target}", *parts)
+
+    def _devices(self) -> list[str]:
+        """Who has which share, or why there are none; empty where one device is all that was asked for."""
+        if self.shares:
+            shares = ", ".join(f"{name} {size}" for name, size in self.shares)
+            return [f"{shares} examples; what follows is of {self.shares[0][0]}"]
+        return [f"one runs the whole batch: {self.unshared}"] if self.unshared else []
 
     def _asked_for(self) -> str:
         """The fields of the plan that are not left to lanax, and who set each."""
@@ -195,12 +235,15 @@ def report_of(call: Call) -> Report:
         return _joined(call, target)
     if call.program is None:
         return Report(call.name, call.axis_size, target, (XLA,), (), (Miss("program", call.source, call.reason),), (),
-                      call.plan)
+                      call.plan, unshared=call.unshared)
     way = call.stages
-    kernels = [way.kernel(i, *axes, call.axis_size) for i, axes in kernel_axes(way)]
+    kernels = [way.kernel(i, *axes, call.share_size) for i, axes in kernel_axes(way)]
+    shares = [(device_name(d), size) for d, size in zip(call.shares.devices, call.shares.sizes, strict=True)
+              ] if call.shares else []
+    devices = sum(size > 0 for _, size in shares) or 1
     return Report(call.program.name, call.axis_size, target, way.partition.routes,
-                  tuple(_kernel_report(k, call.axis_size) for k in kernels), way.partition.misses,
-                  tuple(c.source for c in way.checks), call.plan)
+                  tuple(_kernel_report(k, call.share_size, devices) for k in kernels), way.partition.misses,
+                  tuple(c.source for c in way.checks), call.plan, tuple(shares), call.unshared)
 
 
 def _joined(call: Call, target: str) -> Report:
@@ -211,39 +254,42 @@ def _joined(call: Call, target: str) -> Report:
     return Report(call.name, call.axis_size, target,
                   tuple(route for i, route in enumerate(routes) if i == 0 or route != routes[i - 1]),
                   tuple(k for part in parts for k in part.kernels), tuple(m for part in parts for m in part.misses),
-                  tuple(c for part in parts for c in part.checks), call.plan)
+                  tuple(c for part in parts for c in part.checks), call.plan,
+                  next((part.shares for part in parts if part.shares), ()),
+                  next((part.unshared for part in parts if part.unshared), ""))
 
 
-def kernel_axes(way: Stages) -> list[tuple[int, tuple[Axes, tuple[int, ...]]]]:
+def kernel_axes(way: Stages) -> list[tuple[int, tuple[Axes, Axes]]]:
     """For each part in lanes its index, and the batch axes of its inputs and results, as a run gives them."""
     axes = [*[None] * len(way.consts), *way.in_axes]
     inputs: dict[Atom, int | None] = dict(zip(way.expanded.invars, axes, strict=True))
-    wanted = way.wanted_axes
     found = []
     for i, part in enumerate(way.partition.parts):
         if part.route == LANES and part.jaxpr.outvars:
-            outs = tuple(wanted.get(v, 0) for v in part.jaxpr.outvars)
-            found.append((i, (tuple(inputs[v] for v in part.jaxpr.invars), outs)))
+            ins = tuple(inputs[v] for v in part.jaxpr.invars)
+            outs = way.result_axes(part, ins)
+            found.append((i, (ins, outs)))
             inputs.update(zip(part.jaxpr.outvars, outs, strict=True))
         else:
             inputs.update((v, None if part.route == UNIFORM else 0) for v in part.jaxpr.outvars)
     return found
 
 
-def threads_of(kernel: Kernel, axis_size: int) -> int:
-    """Most threads that work on a kernel."""
-    most = max(1, math.ceil(axis_size / kernel.plan.grain))
-    return min(kernel.threads or pool_threads(), pool_threads(), most)
+def threads_of(kernel: Kernel, axis_size: int, devices: int = 1) -> int:
+    """Most threads that work on a kernel, where so many devices share the cores."""
+    most, cores = max(1, math.ceil(axis_size / kernel.plan.grain)), math.ceil(pool_threads() / devices)
+    return min(kernel.threads or cores, cores, most)
 
 
-def _kernel_report(kernel: Kernel, axis_size: int) -> KernelReport:
+def _kernel_report(kernel: Kernel, axis_size: int, devices: int) -> KernelReport:
     plan = kernel.plan
-    threads = threads_of(kernel, axis_size)
-    read, written = bytes_of(kernel.jaxpr, kernel.in_axes)
+    threads = threads_of(kernel, axis_size, devices)
+    read, written = bytes_of(kernel.jaxpr, kernel.in_axes, kernel.out_axes)
     return KernelReport(count_equations(kernel.jaxpr), plan.lanes, plan.native_lanes, plan.vectors, plan.ruling,
                         plan.reason, axis_size // plan.lanes, axis_size % plan.lanes, threads, plan.chunk,
-                        plan.refill, kernel.source.scratch_bytes, read, written,
-                        work_of(kernel.jaxpr, equation_cost), tuple(control_flow(kernel.uniformity)))
+                        plan.refill, kernel.source.scratch_bytes, tuple(gaining(kernel.jaxpr)), plan.uneven,
+                        plan.accuracy, read, written, work_of(kernel.jaxpr, equation_cost),
+                        tuple(control_flow(kernel.uniformity)))
 
 
 def text_of(call: Call, stage: str) -> str:
@@ -260,7 +306,7 @@ def text_of(call: Call, stage: str) -> str:
         return str(way.expanded)
     if stage == "uniformity":
         return way.uniformity.text()
-    kernels = [way.kernel(i, *axes, call.axis_size) for i, axes in kernel_axes(way)]
+    kernels = [way.kernel(i, *axes, call.share_size) for i, axes in kernel_axes(way)]
     return "\n".join(kernel.stage(stage) for kernel in kernels)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -50,9 +51,14 @@ class LoopUse:
         """What was counted, and what follows from it, as JSON takes it."""
         return {**dataclasses.asdict(self), "mean": self.mean, "step_mean": self.step_mean, "lane_use": self.lane_use}
 
+    @property
+    def trips_text(self) -> str:
+        """How many trips it made. A step makes at least as many as its examples on average, unless these change."""
+        each = "between fillings" if self.step_mean < 0.99 * self.mean else "a step"
+        return f"{self.mean:.1f} trips an example, {self.step_mean:.1f} {each}, {self.longest} at most"
+
     def __str__(self) -> str:
-        return (f"{self.kind}{_at(self.source)}: {self.mean:.1f} trips an example, {self.step_mean:.1f} a step, "
-                f"{self.longest} at most; lane use {self.lane_use:.0%}")
+        return f"{self.kind}{_at(self.source)}: {self.trips_text}; lane use {self.lane_use:.0%}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,6 +109,10 @@ class ChunkRun:
     stop: float
     thread: int
     lane_use: float
+
+
+#: So many threads are named.
+_NAMED_THREADS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,8 +180,10 @@ class KernelUse:
         bound, least = next(iter(self.bounds.items()))
         yield f"time: {ms(self.seconds)}; {self.gflops:.3g} GFLOP/s, {self.gbytes:.3g} GB/s"
         yield f"bound by {bound}: {ms(least)}, {least / self.seconds:.0%} of the time"
-        idle = ", ".join(f"{part:.0%}" for part in self.idle)
-        yield f"threads: {self.threads}, idle {idle}; chunks: {len(self.chunks)}; lane use: {self.lane_use:.0%}"
+        chunks = Counter(chunk.thread for chunk in self.chunks)
+        each = [f"{chunks[k]} chunks, idle {part:.0%}" for k, part in enumerate(self.idle)]
+        more = ["..."] * (len(each) > _NAMED_THREADS)
+        yield f"threads: {self.threads} ({'; '.join(each[:_NAMED_THREADS] + more)}); lane use: {self.lane_use:.0%}"
         for site in self.sites:
             yield "  " * site.depth + str(site)
 
@@ -184,6 +196,19 @@ class KernelUse:
                 "sites": [site.to_dict() for site in self.sites],
                 "chunks": [dataclasses.asdict(chunk) for chunk in self.chunks],
                 "source_lines": dict(self.source_lines)}
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceUse:
+    """One of several devices that share a batch: its examples, and the seconds from the call until its share of the
+    results was there. All of them run at the same time."""
+
+    device: str
+    examples: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.device} {self.examples} examples, {ms(self.seconds)}"
 
 
 def share(parts: Iterable[tuple[int, int]]) -> float:

@@ -21,7 +21,7 @@ ASSUMED_TRIPS = 16
 #: Divisions and square roots of one element; they have a unit of their own in the processor.
 _DIVIDES = {"div": 1, "sqrt": 1, "rsqrt": 2, "rem": 1, "logistic": 1, "tanh": 1, "tan": 1, "erf_inv": 1}
 #: Moves values, and computes none.
-_MOVES = frozenset({
+MOVES = frozenset({
     "broadcast_in_dim", "reshape", "transpose", "squeeze", "expand_dims", "concatenate", "slice", "pad", "rev", "iota",
     "split", "dynamic_slice", "dynamic_update_slice", "gather", "scatter", "select_n", "convert_element_type", "copy",
     "bitcast_convert_type", "random_wrap", "random_unwrap",
@@ -100,7 +100,7 @@ def _work_of_primitive(eqn: JaxprEqn, cost: float) -> Work:
     sizes = [v.aval.size for v in eqn.outvars if hasattr(v.aval, "size")]
     out, into = max(sizes, default=0), max((v.aval.size for v in eqn.invars if hasattr(v.aval, "size")), default=0)
     each = cost / max(1, out)
-    if name in _MOVES:
+    if name in MOVES:
         return Work(instructions=each * out, chain=_OTHER_LATENCY if name == "select_n" else 0.0)
     if name == "dot_general":
         (contracted, _), _ = eqn.params["dimension_numbers"]
@@ -188,10 +188,11 @@ def lines_of(jaxpr: Jaxpr, cost: Cost, trips: Trips | None = None, times: float 
     return found
 
 
-def bytes_of(jaxpr: Jaxpr, in_axes: tuple[int | None, ...]) -> tuple[int, int]:
-    """Bytes that one example reads and writes in memory."""
-    read = sum(_bytes(v.aval) for v, axis in zip(jaxpr.invars, in_axes, strict=True) if axis is not None)
-    return read, sum(_bytes(v.aval) for v in jaxpr.outvars)
+def bytes_of(jaxpr: Jaxpr, in_axes: tuple[int | None, ...], out_axes: tuple[int | None, ...]) -> tuple[int, int]:
+    """Bytes that one example reads and writes in memory; what has no batch axis is not its own."""
+    read, written = (sum(_bytes(v.aval) for v, axis in zip(variables, axes, strict=True) if axis is not None)
+                     for variables, axes in ((jaxpr.invars, in_axes), (jaxpr.outvars, out_axes)))
+    return read, written
 
 
 def _bytes(aval: Any) -> int:

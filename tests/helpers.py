@@ -41,7 +41,7 @@ def run_kernel(fun: Callable[..., Any], args: Sequence[Any], in_axes: Any = 0, l
     """Run the kernel of the per-example `fun` on whole batches; gives its flat results, batch axis first.
 
     Uniform results are splat. `in_axes` is an int for all arguments or one int or None for each. `refill`: where the
-    program is of that form, lanes are refilled when not more than this many are active.
+    program is of that form, lanes are refilled when they have waited so many trips.
     """
     args = [np.asarray(a) for a in args]
     axes = [in_axes] * len(args) if isinstance(in_axes, int) else list(in_axes)

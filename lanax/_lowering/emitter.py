@@ -29,7 +29,9 @@ class Emitter(Control):
 
     def one_lane(self) -> Emitter:
         """An emitter of scalar code at the same position."""
-        return Emitter(self.ir, 1, None, self.scratch)
+        scalar = Emitter(self.ir, 1, None, self.scratch)
+        scalar.fast = self.fast
+        return scalar
 
     def may_unroll(self, multiply_adds: int) -> bool:
         """Whether a product of this size may be emitted without a loop: a program has many, and the compiler's time
@@ -117,6 +119,8 @@ class Emitter(Control):
     def map(self, fn: Callable[..., ir.Value], dtype: np.dtype, *arrays: Array) -> Array:
         """`fn` on the lane values of arrays; one of rank 0, and an axis of length 1, serves every element."""
         shape = np.broadcast_shapes(*(a.shape for a in arrays))
+        if math.prod(shape) > UNROLL:
+            arrays = tuple(map(self.indexable, arrays))
 
         def at(*index: Index) -> ir.Value:
             return fn(*(a.at(*within(a, index, shape)) for a in arrays))

@@ -50,7 +50,7 @@ def multiplied(b: Emitter, lhs: Array, rhs: Array, dimension_numbers: Any, dtype
     """What `dot_general` gives: (batch, free axes of `lhs`, free axes of `rhs`), summed over the contracted axes.
 
     Operands are converted to `dtype` first; the 16-bit floats are summed in float32. Products with `hole` do not count.
-    `small`: the operands can be read where the index is known, however many elements they have.
+    `small`: the operands can be read only where the index is known, however many elements they have.
     """
     product = Product(b, lhs, rhs, dimension_numbers, dtype, hole, small)
     if 0 in (*product.shape, *product.depth):
@@ -84,8 +84,8 @@ class Product:
         self.right_place = _places(len(rhs.shape), right_batch, right_contracted)
         self.varying = lhs.varying or rhs.varying
         size = math.prod((*self.shape, *self.depth))
-        self.unrolled = ((small or (lhs.small and rhs.small)) and is_unrolled(self.shape, self.depth)
-                         and (hole is not None or b.may_unroll(size)))
+        self.unrolled = is_unrolled(self.shape, self.depth) and (
+            small or (lhs.small and rhs.small and b.may_unroll(size)))
         self.chains = self._chains()
         self.tile = self._tile()
 
@@ -128,6 +128,8 @@ class Product:
         """One more product in a total; None: it is the first."""
         b = self.b
         if x is None or y is None:
+            return total
+        if _is_zero(x, y) and total is not None:
             return total
         if self.dtype == np.bool_:
             return b.and_(x, y) if total is None else b.or_(total, b.and_(x, y))
@@ -195,6 +197,14 @@ class Product:
 
         each(b, [*itertools.chain(*outer)], matrix)
         return out
+
+
+def _is_zero(x: ir.Value, y: ir.Value) -> bool:
+    """Whether both are constants, finite, and their product is zero."""
+    if not (isinstance(x, ir.Constant) and isinstance(y, ir.Constant)):
+        return False
+    first, second = (v.constant[0].constant if isinstance(v.type, ir.VectorType) else v.constant for v in (x, y))
+    return all(isinstance(v, (int, float)) for v in (first, second)) and first * second == 0
 
 
 def _places(rank: int, batch: Sequence[int], contracted: Sequence[int]) -> list[int]:

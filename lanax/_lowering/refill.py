@@ -14,24 +14,29 @@ from lanax._lowering.context import Context
 from lanax._lowering.emitter import Emitter
 from lanax._lowering.jaxpr import lower_jaxpr
 from lanax._lowering.meter import counts, inside
-from lanax._lowering.operands import Operand, Slots, input_array, strided
+from lanax._lowering.operands import Operand, Slots, input_array, store_output, strided
 from lanax._lowering.rules.control_flow import Carry, borrow
 from lanax._refill import Loop
 
 Values = list[ir.Value]
 
+#: In the place of the first example's number where the lanes' examples do not follow each other.
+_APART = -1
+
 
 class RefilledLoop:
     """Emits the examples [first, last) of one program around its loop.
 
-    Lanes hold examples by number, and their inputs in slots. The inner loop runs while more than `enough` lanes are
-    active; then those that have left store their results and take the next examples. All lanes run the prologue again
-    after that, which gives the others what they had.
+    Lanes hold examples by number, and their inputs in slots. The inner loop runs until the lanes that have left it have
+    waited `wait` trips each, on average, which is what taking other examples costs: so at most twice the cost of the
+    best moment is paid. Then they store their results and take the next examples. All lanes run the prologue again
+    after that, which gives the others what they had. Where all lanes are free at once, they take a whole step, whose
+    examples lie side by side, and store it as one where they leave together: even work costs what it does without.
     """
 
     def __init__(self, b: Emitter, loop: Loop, inputs: Sequence[Operand], outputs: Sequence[Operand],
-                 buffers: Sequence[ir.Value], size: ir.Value, last: ir.Value, enough: int):
-        self.b, self.loop, self.size, self.last, self.enough = b, loop, size, last, enough
+                 buffers: Sequence[ir.Value], size: ir.Value, last: ir.Value, wait: int):
+        self.b, self.loop, self.size, self.last, self.wait = b, loop, size, last, wait
         self.scalar = b.one_lane()
         self.split = len(loop.eqn.invars) - len(loop.eqn.outvars)
         self.cond_consts = loop.eqn.params["cond_nconsts"]
@@ -43,6 +48,7 @@ class RefilledLoop:
                        if op.axis is None}
         self.numbers = Slots(b, Operand((), np.dtype(np.int64), 0))
         self.counts = counts(b, loop.eqn)
+        self.every_lane = ir.Constant(t.I64, (1 << b.lanes) - 1 if b.lanes < 64 else -1)
 
     def emit(self, first: ir.Value) -> None:
         """Run the examples from `first` on."""
@@ -50,37 +56,52 @@ class RefilledLoop:
         kinds = [v.type for v in self._carry(self._operands()).initial]
         blank = [b.const(kind, 0) for kind in kinds]
         off = b.to_mask(b.const(ir.VectorType(t.I1, b.lanes) if b.lanes > 1 else t.I1, 0))
-        every_lane = ir.Constant(t.I64, (1 << b.lanes) - 1 if b.lanes < 64 else -1)
-        b.loop(b.lt(first, self.last), [*blank, off, every_lane, first], self._turn)
+        b.loop(b.lt(first, self.last), [*blank, off, self.every_lane, first, b.i64(_APART)], self._turn)
 
     def _turn(self, values: Values) -> tuple[Values, ir.Value]:
-        """Fill the free lanes, run until too few lanes are active, store what has finished."""
+        """Fill the free lanes, run until others have waited long enough, store what has finished.
+
+        The last of the values is the number of the lanes' first example, where theirs follow each other.
+        """
         b = self.b
-        *state, active, free, following = values
-        fresh, following = self._fill(free, following)
+        *state, active, free, following, first = values
+        fresh, following, first = self._fill(free, following, first)
         operands = self._operands()
         carry = self._carry(operands)
         state = [b.select(b.of_mask(fresh), new, old) for new, old in zip(carry.initial, state, strict=True)]
         taken = b.or_(active, fresh)
-        more = b.lt(following, self.last)
-        least = b.select(more, b.like(following, self.enough), b.like(following, 0))
+        # What a lane that has left must have waited; where no example is left, the others are to finish.
+        due = b.select(b.lt(following, self.last), b.i64(self.wait), b.i64(1 << 40))
+        # Lanes are counted after several trips, since that costs as much as a short one.
+        several = max(1, self.wait // 3)
 
-        def step(inner: Values) -> tuple[Values, ir.Value]:
-            *inner, mask = inner
+        def trip(inner: Values) -> tuple[Values, ir.Value]:
+            *inner, mask, trips = inner
             self.counts.trip(mask)
             old = carry.arrays(inner)
             new = self._lower(1, [*operands[self.cond_consts:self.split], *old], mask)
             inner = carry.advance(old, new, mask, self.loop.used)
             mask = self._goes_on(carry, operands, inner, mask)
-            return [*inner, mask], b.gt(b.active(mask), least)
+            trips = b.add(trips, 1)
+            return [*inner, mask, trips], b.and_(b.any(mask), b.lt(trips, several))
+
+        def step(inner: Values) -> tuple[Values, ir.Value]:
+            *inner, mask, waited, left_before = inner
+            inner, _ = trip([*inner, mask, b.i64(0)]) if several == 1 else (
+                b.loop(ir.Constant(t.I1, 1), [*inner, mask, b.i64(0)], trip), None)
+            *inner, mask, trips = inner
+            on = b.active(mask)
+            left = b.sub(b.i64(b.lanes), on)
+            waited = b.add(waited, b.lshr(b.mul(trips, b.add(left, left_before)), 1) if several > 1 else left)
+            return [*inner, mask, waited, left], b.and_(b.ne(on, 0), b.le(waited, b.mul(left, due)))
 
         self.counts.enter(fresh)
         start = self._goes_on(carry, operands, state, taken)
-        *state, active = b.loop(b.any(start), [*state, start], step)
+        *state, active, _, _ = b.loop(b.any(start), [*state, start, b.i64(0), b.i64(0)], step)
         free = b.word(b.select(b.of_mask(active), b.like(taken, 0), taken))
-        self._store(carry.arrays(state), free)
+        self._store(carry.arrays(state), free, first)
         busy = b.ne(b.word(active), 0)
-        return [*state, active, free, following], b.or_(busy, b.lt(following, self.last))
+        return [*state, active, free, following, first], b.or_(busy, b.lt(following, self.last))
 
     # -- examples in and out -------------------------------------------------------------------------------------
     def _each_lane(self, word: ir.Value, initial: Values, body: Callable[[ir.Value, Values], Values]) -> Values:
@@ -95,8 +116,29 @@ class RefilledLoop:
 
         return b.loop(b.ne(word, 0), [word, *initial], step)[1:]
 
-    def _fill(self, free: ir.Value, following: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """The next examples, in order, into the free lanes. Gives the mask of the lanes that got one."""
+    def _fill(self, free: ir.Value, following: ir.Value, first: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
+        """The next examples, in order, into the free lanes. Gives the mask of the lanes that got one, the number of the
+        next example, and of the first one where a whole step was taken."""
+        b = self.b
+        end = b.add(following, b.lanes)
+        whole = b.and_(b.eq(free, self.every_lane), b.le(end, self.last))
+
+        def step() -> Values:
+            self.numbers.all().put((), b.add(b.lane_ids(), following))
+            for i, slots in self.slots.items():
+                op, pointer = self.inputs[i]
+                b.copy(input_array(b, op, pointer, self.size, following), slots.all())
+            return [self.every_lane, end, following]
+
+        def some() -> Values:
+            got, after = self._fill_some(free, following)
+            return [got, after, b.select(b.eq(got, 0), first, b.i64(_APART))]
+
+        got, following, first = b.branch(whole, step, some)
+        return self._mask(got), following, first
+
+    def _fill_some(self, free: ir.Value, following: ir.Value) -> Values:
+        """The next examples, one by one. Gives the bits of the lanes that got one, and the number of the next."""
         b = self.b
 
         def take(lane: ir.Value, values: Values) -> Values:
@@ -111,15 +153,30 @@ class RefilledLoop:
             bit = b.ir.zext(left, t.I64)
             return [b.or_(got, b.shl(bit, lane)), b.add(number, bit)]
 
-        got, following = self._each_lane(free, [ir.Constant(t.I64, 0), following], take)
-        return self._mask(got), following
+        return self._each_lane(free, [ir.Constant(t.I64, 0), following], take)
 
-    def _store(self, results: list[Array], finished: ir.Value) -> None:
+    def _store(self, results: list[Array], finished: ir.Value, first: ir.Value) -> None:
         """The epilogue, and its results where the lanes' examples have theirs."""
         b = self.b
         outs = lower_jaxpr(b, self.loop.after.jaxpr, [*self._inputs(), *results], self.loop.after, None)
-        for (_, _, slots), out in zip(self.outputs, outs, strict=True):
-            b.copy(b.settled(out), slots.all())
+        outs = [b.settled(out) for out in outs]
+
+        def step() -> Values:
+            for (op, pointer, _), out in zip(self.outputs, outs, strict=True):
+                store_output(b, op, pointer, self.size, first, out)
+            return []
+
+        def some() -> Values:
+            for (_, _, slots), out in zip(self.outputs, outs, strict=True):
+                b.copy(out, slots.all())
+            self._store_some(finished)
+            return []
+
+        b.branch(b.and_(b.eq(finished, self.every_lane), b.ge(first, 0)), step, some)
+
+    def _store_some(self, finished: ir.Value) -> None:
+        """The results of some lanes from their slots, one by one."""
+        b = self.b
 
         def store(lane: ir.Value, _: Values) -> Values:
             number = self.numbers.one(self.scalar, lane).at()

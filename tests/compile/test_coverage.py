@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import pathlib
 from collections.abc import Iterator
 from typing import Any
@@ -85,6 +86,10 @@ def test_no_primitive_is_of_two_kinds() -> None:
 def test_the_command_prints_the_figure(capsys: pytest.CaptureFixture[str]) -> None:
     assert primitives.run(markdown=False) == 0
     assert "numeric primitives are in lanes" in " ".join(capsys.readouterr().out.split())
+    assert primitives.run(markdown=False, as_json=True) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["percent"] >= 95
+    assert {"primitive": "exp", "becomes": "elementwise", "cost": "19", "notes": ""} in found["primitives"]
 
 
 def test_page_of_primitives_is_up_to_date() -> None:

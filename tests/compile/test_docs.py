@@ -40,7 +40,7 @@ def blocks(page: pathlib.Path) -> str:
 
 @pytest.mark.parametrize("page", ["README.md", "docs/adding_a_primitive.md", "docs/how_it_works.md", "docs/settings.md",
                                   "docs/map_and_patch.md", "docs/ecosystem.md", "docs/parallelism.md",
-                                  "docs/tuning.md"])
+                                  "docs/tuning.md", "docs/distributed.md"])
 def test_blocks_of_a_page(page: str) -> None:
     exec(compile(blocks(ROOT / page), str(ROOT / page), "exec"), {"__name__": "page"})
 

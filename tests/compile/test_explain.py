@@ -54,6 +54,21 @@ def test_loops_and_branches_are_listed() -> None:
     assert "uniform: all lanes leave it together" in text
 
 
+def test_what_jit_has_traced_before_is_explained() -> None:
+    x = jnp.arange(1.0, 9.0)
+    run = jax.jit(lanax.vmap(lambda v: jax.lax.while_loop(lambda s: s < 99, lambda s: s * 2, v)))
+    want = run(x)
+
+    def outer(v: jax.Array) -> jax.Array:
+        return run(v) + 1
+
+    for fun in (run, outer, run):
+        report = lanax.explain(fun, x)
+        assert (report.axis_size, report.routes) == (8, ("lanes",))
+        assert lanax.explain(fun, x, plan=lanax.Plan(threads=1)).kernels[0].threads == 1
+    np.testing.assert_array_equal(run(x), want)
+
+
 def test_a_varying_count_makes_the_second_loop_vary() -> None:
     sites = kernel_of(nested, X, np.arange(1003, dtype=np.int32)).control_flow
     assert all(s.varying for s in sites if s.kind == "while")

@@ -16,6 +16,7 @@ from jax import lax
 import lanax
 from lanax import Plan
 from lanax._partition import times_computed
+from lanax._plan import FIELDS
 from lanax._suite.loops import escape_count
 from lanax._target import host
 
@@ -56,10 +57,15 @@ def explained(fun: Any, *args: Any, in_axes: Any = 0, **plan: Any) -> lanax.Repo
                         "'2GiB'; got '2GB'."),
     ({"memory": 0}, "got 0."),
     ({"memory": 1.5}, "got 1.5."),
-    ({"devices": 0}, "`devices` of a Plan is the number of JAX devices that share one call: an int of 1 or more; "
-                     "got 0."),
-    ({"devices": 2}, "`devices` of a Plan must be 1 or left out: several devices are not served yet; got 2. "
-                     "`jax.shard_map` of a mapped function spreads it over devices."),
+    ({"devices": 0}, "`jax.sharding.Mesh` with one axis; got int: 0."),
+    ({"devices": "2"}, "`devices` of a Plan is an int of 1 or more, a list of devices such as `jax.devices()[:2]`, "
+                       "or a `jax.sharding.Mesh` with one axis; got str: '2'."),
+    ({"devices": []}, "`devices` of a Plan got no device: it needs one at least."),
+    ({"devices": [0]}, "`devices` of a Plan takes devices, such as those of `jax.devices()`; at position 0 it got int: "
+                       "0."),
+    ({"devices": jax.devices()[:1] * 2}, "`devices` of a Plan got cpu:0 more than once: name each device once."),
+    ({"parallelism": 0}, "`parallelism` of a Plan is the number of threads that may work on one call, on all its "
+                         "devices: an int of 1 or more; got 0."),
     ({"route": "serial", "lanes": 8}, "route='serial' runs one example at a time: `lanes` must be 1 or left out; "
                                       "got 8."),
 ], ids=lambda v: "-".join(f"{k}={x}" for k, x in v.items()) if isinstance(v, dict) else "")
@@ -131,7 +137,8 @@ def test_the_text_of_a_report() -> None:
     first, route, plan, *rest = str(report).splitlines()
     assert first == f"escape_count over 1003 examples on {host().cpu}, {host().instruction_set}"
     assert route == "  route: lanes"
-    assert plan == f"  asked for: lanes={NATIVE} (the call); automatic: route, threads, chunk, memory, devices"
+    rest_of_plan = ", ".join(field for field in FIELDS if field != "lanes")
+    assert plan == f"  asked for: lanes={NATIVE} (the call); automatic: {rest_of_plan}"
     assert rest[0] == f"  kernel 0: {report.kernels[0].equations} equations"
     assert rest[1] == f"    lanes: {NATIVE} = {NATIVE} native float32 x 1 in flight (given by the plan)"
     assert rest[-1] == "  not in lanes: nothing"
@@ -216,7 +223,8 @@ GAINS: list[tuple[str, Any, tuple[tuple[int, ...], ...], bool]] = [
     ("a product with a shared vector", lambda x: jnp.tanh(x @ jnp.ones(256)), ((256,),), False),
     ("a product with a small matrix", lambda m, x: jnp.tanh(m @ x), ((7, 7), (7,)), True),
     ("a product with a larger one", lambda m, x: jnp.tanh(m @ x), ((8, 8), (8,)), False),
-    ("a product of matrices", lambda a, b: a @ b, ((8, 8), (8, 8)), True),
+    ("a product of matrices", lambda a, b: a @ b, ((7, 7), (7, 7)), True),
+    ("a product that XLA blocks", lambda a, b: a @ b, ((8, 8), (8, 8)), False),
     ("a likelihood", likelihood, ((4,), (256,)), False),
     ("its gradient", jax.grad(likelihood), ((4,), (256,)), True),
     ("its Hessian", jax.hessian(likelihood), ((4,), (256,)), True),

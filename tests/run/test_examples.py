@@ -13,6 +13,8 @@ SIZES: dict[str, dict[str, Any]] = {
     "01_mandelbrot": {"width": 72, "height": 24},
     "02_lorenz_diffrax": {"systems": 200},
     "03_explain_and_plan": {"size": 300},
+    "05_devices": {"size": 301},
+    "06_distributed": {"rows": 1003},
 }
 
 

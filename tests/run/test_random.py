@@ -120,3 +120,12 @@ def test_rng_bit_generator(algorithm: Any) -> None:
     words = np.random.default_rng(0).integers(0, 2**32, (BATCH, 4), dtype=np.uint32)
     (miss,) = same(lambda w: lax.rng_bit_generator(w, (3,), np.uint16, algorithm)[1] + 1, words)
     assert miss.primitive == "rng_bit_generator"
+
+
+def test_how_bits_are_made_is_part_of_a_program() -> None:
+    """Programs that are equal but for the setting under which they were traced are compiled apart."""
+    keys = jax.random.split(jax.random.key(3), 5)
+    for partitionable in (True, False):
+        with jax.threefry_partitionable(partitionable):
+            got, want = (mapper(lambda k: jax.random.bits(k, (3,)))(keys) for mapper in (lanax.vmap, jax.vmap))
+        np.testing.assert_array_equal(got, want)

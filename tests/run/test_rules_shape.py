@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import run_kernel
 
+import lanax
 from lanax._lowering.coverage import why_not
 
 
@@ -30,3 +33,14 @@ def test_large_products_are_left_to_xla() -> None:
 
     assert reason(64) is None
     assert "274625 multiply-adds" in str(reason(65))
+
+
+def test_a_loop_reads_small_arrays_from_memory() -> None:
+    """Not by a choice among all of their elements."""
+    def outer(x: Any, y: Any) -> Any:
+        return x[:, None] * y
+
+    x, y = np.ones((9, 3), np.float32), np.arange(9 * 32, dtype=np.float32).reshape(9, 32)
+    mapped = lanax.vmap(outer, plan=lanax.Plan(route="lanes"))
+    assert mapped.lower(x, y).as_text("llvm").count(" select ") < 5
+    np.testing.assert_array_equal(mapped(x, y), x[:, :, None] * y[:, None, :])

@@ -7,6 +7,7 @@ import functools
 import gc
 import itertools
 import os
+import pathlib
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,8 +18,9 @@ import numpy as np
 import pytest
 
 import lanax
+from lanax import _jax, _primitive
 from lanax._errors import CompileError, UnsupportedJaxError
-from lanax._pipeline import stages
+from lanax._pipeline import _stages as stages
 from lanax._runtime import ffi, jit
 from lanax._runtime.ffi import Descriptor
 from lanax._target import host
@@ -258,6 +260,39 @@ def test_a_mapped_function_that_is_gone_leaves_no_kernel():
     np.testing.assert_array_equal(f(batch(5)), want)
     del f
     assert live() == before
+
+
+def growing(i):
+    return lanax.vmap(lambda x: jax.lax.while_loop(lambda v: v < 99, lambda v: v * 2 + i + 0.25, x))
+
+
+def test_calls_outside_of_a_trace_keep_few_kernels(monkeypatch):
+    monkeypatch.setattr(_jax, "_KEPT_CALLS", 4)
+    monkeypatch.setattr(_primitive, "_apply", _jax.apply_primitive(_primitive.batched_call_p))
+    stages.cache_clear()
+    before = live()
+    for i in range(12):
+        np.testing.assert_array_equal(growing(i)(batch(5)), jax.vmap(lambda x, i=i: growing(i)(x[None])[0])(batch(5)))
+    stages.cache_clear()
+    gc.collect()
+    assert live() <= before + 5
+
+
+def test_functions_that_are_dropped_leave_memory_as_it_is():
+    """Executables are some megabytes for each two; those of the latest functions may still be there."""
+    status = pathlib.Path("/proc/self/status")
+    if not status.exists():
+        pytest.skip("no file that says how much memory is resident")
+
+    def resident():
+        gc.collect()
+        return int(status.read_text().partition("VmRSS:")[2].split()[0]) / 1024
+
+    for i in range(60):
+        jax.block_until_ready(jax.jit(growing(100 + i))(batch(5)))
+        if i == 19:
+            before = resident()
+    assert resident() - before < 25  # of 40 functions; they would be 65 if they stayed
 
 
 def test_a_kernel_that_is_not_there_is_an_error():

@@ -229,19 +229,22 @@ def test_unknown_names_are_attribute_errors() -> None:
 def test_the_environment_gives_every_setting() -> None:
     given = {"LANAX_ROUTE": "lanes", "LANAX_LANES": "8", "LANAX_THREADS": " 2 ", "LANAX_CHUNK": "64",
              "LANAX_MEMORY": "2 GiB", "LANAX_DEVICES": "1", "LANAX_CACHE": "off", "LANAX_CACHE_DIR": "/x/y",
-             "LANAX_CACHE_SIZE": "1000", "LANAX_LOG": "INFO", "LANAX_DUMP": "llvm, asm", "LANAX_DUMP_TO": "/d"}
+             "LANAX_CACHE_SIZE": "1000", "LANAX_LOG": "INFO", "LANAX_DUMP": "llvm, asm", "LANAX_DUMP_TO": "/d",
+             "LANAX_ACCURACY": "fast", "LANAX_PARALLELISM": "8"}
     found = from_environment(given | {"PATH": "/bin", "HOME": "/"})
     assert found == {"route": "lanes", "lanes": 8, "threads": 2, "chunk": 64, "memory": 2 << 30, "devices": 1,
                      "cache": False, "cache_dir": "/x/y", "cache_size": 1000, "log": "info",
-                     "dump": ("llvm", "asm"), "dump_to": "/d"}
+                     "dump": ("llvm", "asm"), "dump_to": "/d", "accuracy": "fast", "parallelism": 8}
     assert set(found) == set(SETTINGS)
     assert from_environment(dict.fromkeys(given, "")) == {}
 
 
 @pytest.mark.parametrize(("variable", "text"), [
     ("LANAX_THREADS", "0"), ("LANAX_THREADS", "two"), ("LANAX_THREADS", "-1"), ("LANAX_THREADS", "1.5"),
-    ("LANAX_LANES", "12"), ("LANAX_ROUTE", "gpu"), ("LANAX_CHUNK", "all"), ("LANAX_MEMORY", "2GB"),
-    ("LANAX_DEVICES", "2"), ("LANAX_CACHE", "maybe"), ("LANAX_CACHE_SIZE", "-1"), ("LANAX_LOG", "3"),
+    ("LANAX_LANES", "12"), ("LANAX_ROUTE", "gpu"), ("LANAX_ACCURACY", "best"), ("LANAX_CHUNK", "all"),
+    ("LANAX_MEMORY", "2GB"),
+    ("LANAX_DEVICES", "all"), ("LANAX_PARALLELISM", "0"), ("LANAX_CACHE", "maybe"), ("LANAX_CACHE_SIZE", "-1"),
+    ("LANAX_LOG", "3"),
     ("LANAX_DUMP", "hlo"),
 ])
 def test_bad_variables_are_named(variable: str, text: str) -> None:

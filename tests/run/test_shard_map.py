@@ -77,3 +77,17 @@ def test_an_equal_program_outside_is_another() -> None:
 
     inside = shard_map(lanax.vmap(fun))(X.reshape(4, 4))
     np.testing.assert_allclose(lanax.vmap(fun)(X.reshape(4, 4)), inside, rtol=1e-6)
+
+
+def test_a_result_varies_with_the_index_of_a_branch() -> None:
+    """Though the type of `cond` itself does not say so."""
+    seen = []
+
+    def local(x: Any, w: Any) -> Any:
+        out = lanax.vmap(lambda v, w: lax.cond(v > 1, jnp.sin, lambda u: 2 * u, w), (0, None))(x, w)
+        seen.append(jax.typeof(out).mat.varying)
+        return out
+
+    for wrap in (lambda f: f, jax.jit):
+        wrap(shard_map(local, BOTH))(X, W)
+    assert seen == [frozenset({"d"})] * 2
