@@ -23,7 +23,8 @@ from rich.console import Console
 from rich.table import Table
 
 import lanax
-from lanax import _pipeline, _planner
+from lanax import _pipeline
+from lanax._planning import planner
 from lanax._suite.odes import adaptive_lorenz, lorenz_rk, rk4_step
 
 Arrays = tuple[np.ndarray, ...]
@@ -59,13 +60,13 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[int], Arrays]]] = {
 @contextlib.contextmanager
 def refilling(allowed: bool) -> Iterator[None]:
     """While it lasts, no kernel that is planned refills its lanes, unless it is allowed."""
-    before = _planner._MOST_WAIT
-    _planner._MOST_WAIT = before if allowed else 0
+    before = planner._MOST_WAIT
+    planner._MOST_WAIT = before if allowed else 0
     _pipeline._stages.cache_clear()
     try:
         yield
     finally:
-        _planner._MOST_WAIT = before
+        planner._MOST_WAIT = before
         _pipeline._stages.cache_clear()
 
 

@@ -8,6 +8,10 @@ from lanax._api import explain as explain
 from lanax._api import vmap as vmap
 from lanax._config import config as config
 from lanax._config import use_plan as use_plan
+from lanax._devices.placing import PositionalSharding as PositionalSharding
+from lanax._devices.placing import with_sharding_constraint as with_sharding_constraint
+from lanax._devices.shards import Shards as Shards
+from lanax._devices.shards import device_put_sharded as device_put_sharded
 from lanax._errors import CompileError as CompileError
 from lanax._errors import DistributedError as DistributedError
 from lanax._errors import LanaxError as LanaxError
@@ -21,14 +25,10 @@ from lanax._errors import UnsupportedJaxError as UnsupportedJaxError
 from lanax._map import map as map
 from lanax._patch import patch as patch
 from lanax._patch import unpatch as unpatch
-from lanax._placing import PositionalSharding as PositionalSharding
-from lanax._placing import with_sharding_constraint as with_sharding_constraint
 from lanax._plan import Plan as Plan
-from lanax._profile import Profile as Profile
-from lanax._profile import profile as profile
-from lanax._report import Report as Report
-from lanax._shards import Shards as Shards
-from lanax._shards import device_put_sharded as device_put_sharded
+from lanax._reports.profile import Profile as Profile
+from lanax._reports.profile import profile as profile
+from lanax._reports.report import Report as Report
 from lanax._tune import Tuning as Tuning
 from lanax._tune import tune as tune
 

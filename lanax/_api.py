@@ -15,14 +15,17 @@ import numpy as np
 
 from lanax import _jax
 from lanax._config import overriding, resolve
-from lanax._devices import check_places
+from lanax._devices.shards import on_parts
+from lanax._devices.shares import check_places
+from lanax._devices.spread import sees_whole_batch
+from lanax._devices.varying import inside_an_example
 from lanax._errors import LanaxError
 from lanax._example import run_example
 from lanax._pipeline import STAGE_NAMES
 from lanax._plan import Plan
 from lanax._program import Program, has_rules
-from lanax._progress import with_progress
-from lanax._report import (
+from lanax._reports.progress import with_progress
+from lanax._reports.report import (
     Call,
     Report,
     is_recording,
@@ -33,9 +36,6 @@ from lanax._report import (
     users_line,
     warn_plain,
 )
-from lanax._shards import on_parts
-from lanax._spread import sees_whole_batch
-from lanax._varying import inside_an_example
 
 F = TypeVar("F", bound=Callable[..., Any])
 

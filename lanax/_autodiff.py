@@ -12,14 +12,14 @@ import jax
 import jax.numpy as jnp
 
 from lanax import _jax
+from lanax._devices.varying import alike, is_untyped, untyped, without_types
 from lanax._example import run_mapped
 from lanax._jax import Zero, ad
 from lanax._pipeline import Axes
 from lanax._plan import MAX_LANES, Plan
 from lanax._primitive import batched_call_p, bind, run_as_vmap, run_spread_as_vmap, spread_call_p
 from lanax._program import Program
-from lanax._residuals import kept_by_scans, recomputing
-from lanax._varying import alike, is_untyped, untyped, without_types
+from lanax._rewrite.residuals import kept_by_scans, recomputing
 
 
 def _chosen(items: Sequence[Any], which: Sequence[bool]) -> list[Any]:

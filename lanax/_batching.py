@@ -8,13 +8,13 @@ from typing import Any
 import jax.numpy as jnp
 
 from lanax import _jax
+from lanax._devices.varying import alike, is_untyped, untyped
 from lanax._example import run_mapped
 from lanax._jax import NOT_MAPPED, batching
 from lanax._pipeline import Axes
 from lanax._plan import Plan
 from lanax._primitive import batched_call_p, bind, spread_call_p, with_axis
 from lanax._program import Program, has_rules
-from lanax._varying import alike, is_untyped, untyped
 
 
 def _batch_rule(axis_data: Any, args: Sequence[Any], dims: Sequence[Any], *, program: Program, in_axes: Axes,

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from lanax import _jax
-from lanax._surgery import inner_jaxprs
+from lanax._rewrite.surgery import inner_jaxprs
 
 Fun = Callable[..., Sequence[Any]]
 

@@ -8,16 +8,16 @@ from typing import Any
 import jax.numpy as jnp
 
 from lanax import _jax
-from lanax._effects import Piece, is_pure, opened, pieces
+from lanax._devices.varying import made_alike
 from lanax._jax import NOT_MAPPED, Atom, Literal, Primitive, batching
-from lanax._partition import BESIDE_XLA, Miss, gains
 from lanax._pipeline import Axes, stages
 from lanax._plan import Plan
+from lanax._planning.partition import BESIDE_XLA, Miss, gains
 from lanax._primitive import bind
 from lanax._program import Program
-from lanax._report import record, record_pieces, recording
+from lanax._reports.report import record, record_pieces, recording
+from lanax._rewrite.effects import Piece, is_pure, opened, pieces
 from lanax._runtime.plans import with_stored_plan
-from lanax._varying import made_alike
 
 #: One example's program, bound where `jax.vmap` has its batch tracers; exists only until `jax.vmap` applies its rule.
 example_p = Primitive("lanax_example")

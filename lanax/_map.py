@@ -12,14 +12,14 @@ import numpy as np
 from lanax import _jax
 from lanax._api import is_divisible, named_arguments, on_one_device
 from lanax._config import resolve
-from lanax._devices import check_places
+from lanax._devices.shards import Shards, on_parts
+from lanax._devices.shares import check_places
+from lanax._devices.spread import holds
 from lanax._plan import MAX_LANES, Plan
 from lanax._primitive import bind
 from lanax._program import Program
-from lanax._progress import with_progress
-from lanax._report import is_recording, record, record_plain
-from lanax._shards import Shards, on_parts
-from lanax._spread import holds
+from lanax._reports.progress import with_progress
+from lanax._reports.report import is_recording, record, record_plain
 from lanax._target import host
 
 

@@ -15,14 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from lanax import _jax, _unvmap
-from lanax._checks import Check, extract_checks
-from lanax._common import without_repeats
+from lanax import _jax
 from lanax._complex import split
 from lanax._config import STAGE_NAMES as STAGE_NAMES
 from lanax._config import config, logger
 from lanax._jax import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
-from lanax._loops import with_tests_shared
 from lanax._lowering.coverage import has_rule, why_not
 from lanax._lowering.kernel import KERNEL, KernelSource, build_kernel
 from lanax._lowering.keys import is_key
@@ -31,17 +28,21 @@ from lanax._lowering.operands import Operand
 from lanax._lowering.registry import COMPOSITIONS, RULES
 from lanax._lowering.summed import row_operand, sum_block
 from lanax._once import once
-from lanax._partition import Part, Partition, miss_reason, partition
 from lanax._plan import KernelPlan, Plan
-from lanax._planner import FEW, has_narrow_numbers, plan_kernel
+from lanax._planning.partition import Part, Partition, miss_reason, partition
+from lanax._planning.planner import FEW, has_narrow_numbers, plan_kernel
+from lanax._planning.refill import around_loop
+from lanax._planning.uniformity import Uniformity, analyse
 from lanax._program import Program
-from lanax._refill import around_loop
+from lanax._rewrite import unvmap
+from lanax._rewrite.checks import Check, extract_checks
+from lanax._rewrite.common import without_repeats
+from lanax._rewrite.loops import with_tests_shared
+from lanax._rewrite.trace import expand
+from lanax._rewrite.unroll import KNOWN, with_short_loops_unrolled
 from lanax._runtime.ffi import Descriptor, Loaded, load
 from lanax._runtime.jit import Compiled, assembly, compile_module, optimised_text
 from lanax._target import Target, host
-from lanax._trace import expand
-from lanax._uniformity import Uniformity, analyse
-from lanax._unroll import KNOWN, with_short_loops_unrolled
 
 #: Bytes of one array of one example above which it is not kept in lanes.
 _ARRAY_LIMIT = 1 << 20
@@ -116,10 +117,10 @@ class Stages:
     @once
     def partition(self) -> Partition:
         """Which equation takes which route."""
-        seen = _unvmap.reaches_output(self.expanded)
+        seen = unvmap.reaches_output(self.expanded)
 
         def reason(eqn: JaxprEqn) -> str | None:
-            if seen and eqn.primitive.name in _unvmap.PRIMITIVES:
+            if seen and eqn.primitive.name in unvmap.PRIMITIVES:
                 return "it reduces over the whole batch, and its value is seen in the results"
             return why_not(eqn)
 

@@ -12,23 +12,23 @@ import jax
 import jax.numpy as jnp
 
 from lanax import _jax
-from lanax._checks import Check, run_all, tie
 from lanax._chunks import example_bytes, in_chunks, moved, vmap_in_chunks
-from lanax._devices import Shares, for_each, launched, on_one, run_alike, run_placed, run_traced, shares_of
+from lanax._devices.sharding import on_shards, split_over_devices
+from lanax._devices.shares import Shares, for_each, launched, on_one, run_alike, run_placed, run_traced, shares_of
+from lanax._devices.spread import shared_out
+from lanax._devices.varying import typed_results, untyped
 from lanax._jax import Atom, Literal, Primitive, mlir
 from lanax._lowering.keys import is_complex, is_key
 from lanax._lowering.operands import Operand
 from lanax._lowering.registry import register_composition
-from lanax._partition import LANES, UNIFORM, XLA, Part
 from lanax._pipeline import Axes, Kernel, Stages, stages
 from lanax._plan import Plan
-from lanax._products import summed_products
+from lanax._planning.partition import LANES, UNIFORM, XLA, Part
+from lanax._planning.products import summed_products
 from lanax._program import Program
+from lanax._reports.warning import warn_of
+from lanax._rewrite.checks import Check, run_all, tie
 from lanax._runtime.ffi import Loaded, call
-from lanax._sharding import on_shards, split_over_devices
-from lanax._spread import shared_out
-from lanax._varying import typed_results, untyped
-from lanax._warning import warn_of
 
 batched_call_p = Primitive("lanax_batched_call")
 batched_call_p.multiple_results = True

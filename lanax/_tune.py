@@ -17,8 +17,8 @@ from lanax._api import Mapped, explain, vmap
 from lanax._config import overriding, resolve
 from lanax._errors import LanaxError
 from lanax._plan import MAX_LANES, Plan
-from lanax._progress import bar
-from lanax._report import Report
+from lanax._reports.progress import bar
+from lanax._reports.report import Report
 from lanax._runtime import plans
 
 #: Runs of one plan: at least, at most.

@@ -183,7 +183,7 @@ from lanax._math.trigonometric import sin as sin
 from lanax._math.trigonometric import tan as tan
 from lanax._math.zeta import polygamma as polygamma
 from lanax._math.zeta import zeta as zeta
-from lanax._surgery import indexed_carries as indexed_carries
-from lanax._surgery import inner_jaxprs as inner_jaxprs
-from lanax._trace import expand as expand
-from lanax._uniformity import analyse as analyse
+from lanax._planning.uniformity import analyse as analyse
+from lanax._rewrite.surgery import indexed_carries as indexed_carries
+from lanax._rewrite.surgery import inner_jaxprs as inner_jaxprs
+from lanax._rewrite.trace import expand as expand

@@ -11,14 +11,16 @@ import jax
 import numpy as np
 
 import lanax
-from lanax import _jax, _trace, _uniformity
+from lanax import _jax
 from lanax._complex import split
 from lanax._lowering.coverage import has_rule
 from lanax._lowering.kernel import KERNEL, build_kernel
 from lanax._lowering.keys import is_complex
 from lanax._lowering.operands import Operand
 from lanax._lowering.registry import COMPOSITIONS
-from lanax._refill import around_loop
+from lanax._planning import uniformity
+from lanax._planning.refill import around_loop
+from lanax._rewrite import trace
 from lanax._runtime.jit import compile_module
 from lanax._target import host
 
@@ -33,7 +35,7 @@ def mask_bits_of(jaxpr: Any) -> int:
 
 def expand(closed: Any) -> Any:
     """A program with calls inlined and compositions replaced."""
-    return _trace.expand(closed, has_rule, COMPOSITIONS)
+    return trace.expand(closed, has_rule, COMPOSITIONS)
 
 
 def run_kernel(fun: Callable[..., Any], args: Sequence[Any], in_axes: Any = 0, lanes: int = 8,
@@ -53,7 +55,7 @@ def run_kernel(fun: Callable[..., Any], args: Sequence[Any], in_axes: Any = 0, l
     if consts:
         jaxpr = _jax.make_open([*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns, jaxpr)
         args, axes = [*map(np.asarray, consts), *args], [*[None] * len(consts), *axes]
-    found = _uniformity.analyse(jaxpr, [ax is not None for ax in axes])
+    found = uniformity.analyse(jaxpr, [ax is not None for ax in axes])
     source = build_kernel(found, axes, [0] * len(jaxpr.outvars), host(), lanes, mask_bits_of(jaxpr),
                           around_loop(found) if refill else None, refill)
     compiled = compile_module(source.text, host())

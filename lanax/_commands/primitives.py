@@ -19,7 +19,7 @@ from lanax._jax import installed_primitives
 from lanax._lowering import rules as _rules
 from lanax._lowering.catalogue import NOT_NUMERIC, OTHER_PLATFORMS, REASONS
 from lanax._lowering.registry import COMPOSITIONS, RULES
-from lanax._trace import CALLS, IDENTITIES
+from lanax._rewrite.trace import CALLS, IDENTITIES
 
 assert _rules  # importing the package registers the rules
 

@@ -13,7 +13,7 @@ from jax import lax
 from lanax import _jax
 from lanax._complex.registry import COMPOSED, PARTWISE, Complex, Entry, flattened
 from lanax._jax import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
-from lanax._surgery import Cond, DeadCode, Scan, While, fresh, inner_jaxprs, is_left_whole, spliced
+from lanax._rewrite.surgery import Cond, DeadCode, Scan, While, fresh, inner_jaxprs, is_left_whole, spliced
 
 Expand = Callable[[ClosedJaxpr], ClosedJaxpr]
 

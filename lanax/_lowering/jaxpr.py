@@ -17,7 +17,7 @@ from lanax._lowering.keys import by_word, is_complex, is_key
 from lanax._lowering.liveness import Liveness
 from lanax._lowering.meter import counts, inside
 from lanax._lowering.registry import RULES
-from lanax._uniformity import Uniformity
+from lanax._planning.uniformity import Uniformity
 
 
 def lower_jaxpr(b: Emitter, jaxpr: Jaxpr, args: Sequence[Array], uniformity: Uniformity,

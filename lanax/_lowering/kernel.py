@@ -19,9 +19,9 @@ from lanax._lowering.meter import Meter
 from lanax._lowering.operands import Operand, input_array, store_output
 from lanax._lowering.refill import RefilledLoop
 from lanax._lowering.summed import SummedResult, group_of, in_groups, row_operand, side_by_side
-from lanax._refill import Loop
+from lanax._planning.refill import Loop
+from lanax._planning.uniformity import Uniformity
 from lanax._target import Target
-from lanax._uniformity import Uniformity
 
 assert _rules  # importing the package registers the rules
 

@@ -16,7 +16,7 @@ from lanax._lowering.jaxpr import lower_jaxpr
 from lanax._lowering.meter import counts, inside
 from lanax._lowering.operands import Operand, Slots, input_array, store_output, strided
 from lanax._lowering.rules.control_flow import Carry, borrow
-from lanax._refill import Loop
+from lanax._planning.refill import Loop
 
 Values = list[ir.Value]
 

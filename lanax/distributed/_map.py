@@ -22,7 +22,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from lanax import _jax
 from lanax._errors import DistributedError
 from lanax._plan import Plan
-from lanax._progress import bar
+from lanax._reports.progress import bar
 from lanax.distributed._agreement import Call, call_of
 from lanax.distributed._checkpoint import Checkpoint
 from lanax.distributed._gather import check_collectives, gathered

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from lanax import _jax
-from lanax._checks import extract_checks, run_all, tie
-from lanax._trace import expand
+from lanax._rewrite.checks import extract_checks, run_all, tie
+from lanax._rewrite.trace import expand
 
 
 def extracted(fun, example):

@@ -10,8 +10,8 @@ from jax import lax
 
 import lanax
 from lanax import _jax
-from lanax._common import without_repeats
-from lanax._surgery import inner_jaxprs
+from lanax._rewrite.common import without_repeats
+from lanax._rewrite.surgery import inner_jaxprs
 
 
 def opened(fun, *args):

@@ -20,8 +20,8 @@ from lanax._commands import primitives
 from lanax._lowering.catalogue import NOT_NUMERIC, REASONS
 from lanax._lowering.coverage import has_rule
 from lanax._lowering.registry import COMPOSITIONS, RULES
-from lanax._surgery import inner_jaxprs
-from lanax._trace import IDENTITIES, expand
+from lanax._rewrite.surgery import inner_jaxprs
+from lanax._rewrite.trace import IDENTITIES, expand
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "primitives.md"
 

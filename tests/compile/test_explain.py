@@ -14,10 +14,10 @@ import pytest
 from jax import lax
 
 import lanax
-from lanax._hints import hint
-from lanax._partition import Miss
 from lanax._pipeline import equation_cost
-from lanax._work import lines_of, work_of
+from lanax._planning.partition import Miss
+from lanax._planning.work import lines_of, work_of
+from lanax._reports.hints import hint
 
 X = np.linspace(0.1, 3, 1003, dtype=np.float32)
 HERE = "test_explain.py"

@@ -10,8 +10,8 @@ from jax import lax
 
 import lanax
 from lanax import _jax
-from lanax._loops import with_tests_shared
-from lanax._surgery import inner_jaxprs
+from lanax._rewrite.loops import with_tests_shared
+from lanax._rewrite.surgery import inner_jaxprs
 
 
 def opened(fun, *args):

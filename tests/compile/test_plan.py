@@ -15,8 +15,8 @@ from jax import lax
 
 import lanax
 from lanax import Plan
-from lanax._partition import times_computed
 from lanax._plan import FIELDS
+from lanax._planning.partition import times_computed
 from lanax._suite.loops import escape_count
 from lanax._target import host
 

@@ -16,7 +16,7 @@ from jax.extend.core import Primitive
 import lanax
 from lanax import _jax
 from lanax._complex import register_complex, register_partwise, registry, split
-from lanax._surgery import inner_jaxprs
+from lanax._rewrite.surgery import inner_jaxprs
 
 C64 = np.complex64
 SCALAR = jax.core.ShapedArray((), np.dtype(C64))

@@ -15,8 +15,8 @@ import pytest
 from jax.ad_checkpoint import checkpoint_name
 
 from lanax import _jax
-from lanax._surgery import inner_jaxprs
-from lanax._trace import CALLS, IDENTITIES, expand
+from lanax._rewrite.surgery import inner_jaxprs
+from lanax._rewrite.trace import CALLS, IDENTITIES, expand
 
 CONSTANT = np.arange(3.0, dtype=np.float32)
 VECTOR = jnp.array([0.5, 1.5, -1.0])

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import pytest
 
 from lanax import _jax
-from lanax._trace import expand
-from lanax._uniformity import analyse
+from lanax._planning.uniformity import analyse
+from lanax._rewrite.trace import expand
 
 
 def analysed(fun, *args, varying, while_active=False):

@@ -10,8 +10,8 @@ from jax import lax
 
 import lanax
 from lanax import _jax
-from lanax._surgery import inner_jaxprs
-from lanax._unroll import with_short_loops_unrolled
+from lanax._rewrite.surgery import inner_jaxprs
+from lanax._rewrite.unroll import with_short_loops_unrolled
 
 #: Of a Runge-Kutta method: each stage reads the stages before it.
 TABLE = np.array([[0, 0, 0, 0], [0.5, 0, 0, 0], [0, 0.75, 0, 0], [2 / 9, 1 / 3, 4 / 9, 0]], np.float32)

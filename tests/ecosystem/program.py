@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 import lanax
-from lanax._report import Report, recording, report_of
+from lanax._reports.report import Report, recording, report_of
 from lanax._suite.program import Check
 
 

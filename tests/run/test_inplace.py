@@ -13,9 +13,11 @@ import pytest
 from helpers import loop, run_kernel
 from jax import lax
 
-from lanax import _jax, _trace, _uniformity
+from lanax import _jax
 from lanax._lowering.kernel import build_kernel
 from lanax._lowering.registry import COMPOSITIONS, RULES
+from lanax._planning import uniformity
+from lanax._rewrite import trace
 from lanax._target import host
 
 N = 200
@@ -311,9 +313,9 @@ def scratch(fun: Callable[..., Any], lanes: int) -> int:
     """Scratch for the kernel's whole steps, in buffers of N float32."""
     avals = [jax.core.ShapedArray((), np.int32), jax.core.ShapedArray((), np.float32)]
     closed = _jax.trace(lambda *a: jax.tree.leaves(fun(*a)), avals)
-    jaxpr, consts = _jax.open_and_consts(_trace.expand(closed, lambda p, _: p.name in RULES, COMPOSITIONS))
+    jaxpr, consts = _jax.open_and_consts(trace.expand(closed, lambda p, _: p.name in RULES, COMPOSITIONS))
     assert not consts
-    found = _uniformity.analyse(jaxpr, [True, True])
+    found = uniformity.analyse(jaxpr, [True, True])
     source = build_kernel(found, [0, 0], [0] * len(jaxpr.outvars), host(), lanes, 32)
     tail = sum(4 * lanes * (v.aval.size if v.aval.shape else 16) for v in (*jaxpr.invars, *jaxpr.outvars))
     return (source.scratch_bytes - tail) // (4 * N * lanes)

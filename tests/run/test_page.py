@@ -16,7 +16,7 @@ import pytest
 from jax import lax
 
 import lanax
-from lanax._page import hot_loop
+from lanax._reports.page import hot_loop
 
 X = np.linspace(0, 20, 2000, dtype=np.float32)
 

@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 import lanax
-from lanax._profile import BranchUse, LoopUse
+from lanax._reports.profile import BranchUse, LoopUse
 
 BATCH = 1003
 

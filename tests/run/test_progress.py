@@ -19,7 +19,8 @@ import pytest
 from jax import lax
 
 import lanax
-from lanax import Plan, _progress
+from lanax import Plan
+from lanax._reports import progress
 
 N = 64 * 7 + 19
 X = np.linspace(0.3, 4.0, N, dtype=np.float32)
@@ -49,7 +50,7 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         seen.append(size)
         return 192
 
-    monkeypatch.setattr(_progress, "_next", following)
+    monkeypatch.setattr(progress, "_next", following)
     return seen
 
 
@@ -103,7 +104,7 @@ def test_the_bar(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_one_function_for_each_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks that take as long as they should keep their size."""
-    monkeypatch.setattr(_progress, "_SHORTEST", 0.0)
+    monkeypatch.setattr(progress, "_SHORTEST", 0.0)
     traced = []
 
     def fun(x: Any) -> Any:
@@ -118,11 +119,11 @@ def test_one_function_for_each_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_sizes_of_chunks() -> None:
-    assert _progress._next(64, 0.2) == 64
-    assert _progress._next(64, 0.01) == 1600
-    assert _progress._next(64, 10.0) == 64
-    assert _progress._next(6400, 1.0) == 1600
-    assert [_progress._rounded(n) for n in (0.5, 64, 100)] == [64, 64, 128]
+    assert progress._next(64, 0.2) == 64
+    assert progress._next(64, 0.01) == 1600
+    assert progress._next(64, 10.0) == 64
+    assert progress._next(6400, 1.0) == 1600
+    assert [progress._rounded(n) for n in (0.5, 64, 100)] == [64, 64, 128]
 
 
 # ---- no bar, the same result -----------------------------------------------------------------------------------------
@@ -174,7 +175,7 @@ def test_errors_are_those_of_jax() -> None:
 # ---- interrupted -----------------------------------------------------------------------------------------------------
 def test_an_interrupt_leaves_nothing_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     """A KeyboardInterrupt from another thread, between the second chunk and the third."""
-    real, seen = _progress._next, []
+    real, seen = progress._next, []
 
     def interrupting(size: int, seconds: float) -> int:
         seen.append(size)
@@ -186,11 +187,11 @@ def test_an_interrupt_leaves_nothing_broken(monkeypatch: pytest.MonkeyPatch) -> 
         return size
 
     mapped = lanax.vmap(grown, progress=True)
-    monkeypatch.setattr(_progress, "_next", interrupting)
+    monkeypatch.setattr(progress, "_next", interrupting)
     with pytest.raises(KeyboardInterrupt):
         mapped(X)
     assert len(seen) == 2
-    monkeypatch.setattr(_progress, "_next", real)
+    monkeypatch.setattr(progress, "_next", real)
     assert_same(mapped(X), lanax.vmap(grown)(X))
     assert threading.active_count() < 10  # the bar's thread has ended
 

@@ -12,7 +12,7 @@ import pytest
 
 import lanax
 from lanax._lowering.summed import sum_block
-from lanax._residuals import kept_by_scans
+from lanax._rewrite.residuals import kept_by_scans
 
 Mapper = Callable[..., Any]
 

@@ -17,7 +17,7 @@ from lanax._lowering.context import Context
 from lanax._lowering.keys import is_key, words_shape
 from lanax._lowering.registry import RULES, register
 from lanax._lowering.windows import aside
-from lanax._surgery import indexed_carries, inner_jaxprs
+from lanax._rewrite.surgery import indexed_carries, inner_jaxprs
 
 
 class Carry:

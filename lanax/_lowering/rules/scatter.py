@@ -22,8 +22,8 @@ from lanax._lowering.jaxpr import lower_jaxpr
 from lanax._lowering.lanewise.rounding import round_to
 from lanax._lowering.registry import COMPOSITIONS, RULES, Supports, register
 from lanax._lowering.windows import Positions, Windows, aside, readable
-from lanax._trace import expand
-from lanax._uniformity import analyse
+from lanax._planning.uniformity import analyse
+from lanax._rewrite.trace import expand
 
 #: An unrolled array is updated by at most this many selects; where it would take more, in memory.
 _SELECTS = 256

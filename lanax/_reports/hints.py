@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from lanax._partition import Miss
+from lanax._planning.partition import Miss
 
 _CALLBACKS = ("pure_callback", "io_callback", "buffer_callback", "debug_callback", "debug_print")
 _BETTER = "nothing to mend: XLA is taken to be faster here; Plan(route='lanes') puts it into lanes all the same"

@@ -9,11 +9,11 @@ import numpy as np
 
 from lanax._jax import Jaxpr, JaxprEqn
 from lanax._plan import KernelPlan, Plan
-from lanax._refill import around_loop, obstacle
-from lanax._surgery import indexed_carries, inner_jaxprs
+from lanax._planning.refill import around_loop, obstacle
+from lanax._planning.uniformity import Uniformity
+from lanax._planning.work import ASSUMED_TRIPS, Cost
+from lanax._rewrite.surgery import indexed_carries, inner_jaxprs
 from lanax._target import Target
-from lanax._uniformity import Uniformity
-from lanax._work import ASSUMED_TRIPS, Cost
 
 #: Cycles of work that make it worth waking another thread.
 _THREAD_CYCLES = 100_000

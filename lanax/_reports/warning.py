@@ -9,8 +9,8 @@ from types import FrameType
 
 from lanax._errors import PerformanceWarning
 from lanax._jax import is_users_file
-from lanax._partition import XLA, Miss, Partition
-from lanax._surgery import CONTROL_FLOW, inner_jaxprs
+from lanax._planning.partition import XLA, Miss, Partition
+from lanax._rewrite.surgery import CONTROL_FLOW, inner_jaxprs
 
 
 def warn_of(name: str, found: Partition) -> None:

@@ -12,7 +12,7 @@ from jax import lax
 
 from lanax import _jax
 from lanax._jax import Atom, Jaxpr, JaxprEqn, Literal
-from lanax._surgery import Scan, is_left_whole
+from lanax._rewrite.surgery import Scan, is_left_whole
 
 #: Calls whose program may stand in their place.
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr"}

@@ -18,7 +18,18 @@ import jax.numpy as jnp
 
 from lanax import _jax
 from lanax._jax import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var
-from lanax._surgery import Cond, DeadCode, Scan, While, fresh, inner_jaxprs, is_left_whole, kept, spliced, substituted
+from lanax._rewrite.surgery import (
+    Cond,
+    DeadCode,
+    Scan,
+    While,
+    fresh,
+    inner_jaxprs,
+    is_left_whole,
+    kept,
+    spliced,
+    substituted,
+)
 
 #: Modules whose callbacks do nothing but raise, so that what they return is never used. Any other callback in a branch
 #: may be there for its result.

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from lanax import _jax, _unvmap
+from lanax import _jax
 from lanax._jax import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var
-from lanax._surgery import Cond, DeadCode, Scan, While, fresh, is_left_whole, kept, substituted
+from lanax._rewrite import unvmap
+from lanax._rewrite.surgery import Cond, DeadCode, Scan, While, fresh, is_left_whole, kept, substituted
 
 HasRule = Callable[[Primitive, Mapping[str, Any]], bool]
 Compositions = Mapping[str, Callable[..., Any]]
@@ -76,7 +77,7 @@ def expand(closed: ClosedJaxpr, has_rule: HasRule, compositions: Compositions, p
       `impl` has the line of the equation it replaces.
     """
     expanded = Expander(has_rule, compositions, platform).whole(closed)
-    if _unvmap.is_used(expanded.jaxpr) and not _unvmap.reaches_output(expanded.jaxpr):
+    if unvmap.is_used(expanded.jaxpr) and not unvmap.reaches_output(expanded.jaxpr):
         expanded = Expander(has_rule, compositions, platform, reduce=True).whole(expanded)
     return expanded
 
@@ -164,7 +165,7 @@ class Expander:
         """Expand a jaxpr into `scope`, with `args` for its inputs; what it returns."""
         env: dict[Var, Atom] = dict(zip(jaxpr.invars, args, strict=True))
         env.update((v, scope.constant(c, v.aval)) for v, c in zip(jaxpr.constvars, consts, strict=True))
-        choosing = _unvmap.only_choosing(jaxpr) if self.reduce else ()
+        choosing = unvmap.only_choosing(jaxpr) if self.reduce else ()
         for index, eqn in enumerate(jaxpr.eqns):
             operands = substituted(eqn.invars, env)
             results = scope.keep(eqn, operands) if index in choosing else self.equation(eqn, operands, scope)
@@ -188,7 +189,7 @@ class Expander:
         if not is_left_whole(eqn) and not composed:
             expand_inner = {"while": self.while_loop, "scan": self.scan, "cond": self.cond}[name]
             return self.within(eqn.source_info, expand_inner, eqn, operands, scope)
-        if composed or name in _unvmap.PRIMITIVES or not self.has_rule(eqn.primitive, eqn.params):
+        if composed or name in unvmap.PRIMITIVES or not self.has_rule(eqn.primitive, eqn.params):
             replacement = self.replacement(eqn, operands)
             if replacement is not None:
                 return self.replaced(eqn, operands, replacement, scope)
@@ -224,7 +225,7 @@ class Expander:
         """A jaxpr of the operands that are variables: from a composition, or else from the primitive's own `impl`."""
         name = eqn.primitive.name
         fun = self.compositions.get(name)
-        own = fun is None and (self.reduce or name not in _unvmap.PRIMITIVES)
+        own = fun is None and (self.reduce or name not in unvmap.PRIMITIVES)
         fun = _jax.impl_of(eqn.primitive) if own else fun
         if fun is None:
             return None

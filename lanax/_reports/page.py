@@ -7,11 +7,11 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from lanax._bounds import ms
-from lanax._hints import hint
-from lanax._html import block, escape, table
-from lanax._report import Report
-from lanax._usage import BranchUse, ChunkRun, KernelUse, LoopUse
+from lanax._reports.bounds import ms
+from lanax._reports.hints import hint
+from lanax._reports.html import block, escape, table
+from lanax._reports.report import Report
+from lanax._reports.usage import BranchUse, ChunkRun, KernelUse, LoopUse
 
 #: Size of a picture, and the space at its left and below for the axes.
 _WIDTH, _LEFT, _BELOW = 760, 52, 34

@@ -11,7 +11,7 @@ from typing import Any
 from jax import lax
 
 from lanax._jax import Atom, Jaxpr, JaxprEqn, Literal
-from lanax._uniformity import Uniformity
+from lanax._planning.uniformity import Uniformity
 
 
 @dataclasses.dataclass(frozen=True)

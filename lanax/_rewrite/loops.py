@@ -10,10 +10,10 @@ from typing import Any
 import jax.numpy as jnp
 
 from lanax import _jax
-from lanax._common import Name, literal_name, names
 from lanax._jax import Atom, Jaxpr, JaxprEqn, Literal, Var
-from lanax._surgery import DeadCode, While, fresh, inner_jaxprs, is_left_whole, spliced, substituted, with_inner
-from lanax._work import MOVES
+from lanax._planning.work import MOVES
+from lanax._rewrite.common import Name, literal_name, names
+from lanax._rewrite.surgery import DeadCode, While, fresh, inner_jaxprs, is_left_whole, spliced, substituted, with_inner
 
 #: Most elements that a loop carries for this; each takes a register.
 _ELEMENTS = 16

@@ -13,7 +13,7 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lanax import _jax
-from lanax._devices import run_share, share_sizes
+from lanax._devices.shares import run_share, share_sizes
 
 #: Whether what is being lowered may have operands on several devices that XLA's partitioner is to split.
 _several: contextvars.ContextVar[bool] = contextvars.ContextVar("lanax_several_devices", default=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lanax._usage import KernelUse
+from lanax._reports.usage import KernelUse
 
 
 def figure(name: str, kernels: Sequence[KernelUse]) -> Any:

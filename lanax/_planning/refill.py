@@ -7,9 +7,9 @@ import dataclasses
 from collections.abc import Sequence
 
 from lanax._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, make_open
-from lanax._surgery import CONTROL_FLOW, DeadCode
-from lanax._uniformity import Uniformity, analyse
-from lanax._unvmap import is_used
+from lanax._planning.uniformity import Uniformity, analyse
+from lanax._rewrite.surgery import CONTROL_FLOW, DeadCode
+from lanax._rewrite.unvmap import is_used
 
 #: Arrays of at most this many elements are held in registers or on the stack; a lane's others could not be exchanged.
 _SMALL = 64

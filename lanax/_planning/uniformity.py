@@ -1,6 +1,6 @@
 """Which values of a per-example jaxpr vary over the batch, and which are uniform. Knows nothing of LLVM or of rules.
 
-The jaxpr is one that `lanax._trace.expand` gives: its inner jaxprs have no constants of their own.
+The jaxpr is one that `lanax._rewrite.trace.expand` gives: its inner jaxprs have no constants of their own.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from lanax import _jax, _unvmap
+from lanax import _jax
 from lanax._jax import Atom, Jaxpr, JaxprEqn, Literal, Var
-from lanax._surgery import Cond, Scan, While, is_left_whole
+from lanax._rewrite import unvmap
+from lanax._rewrite.surgery import Cond, Scan, While, is_left_whole
 
 
 @dataclasses.dataclass
@@ -65,7 +66,7 @@ def analyse(jaxpr: Jaxpr, varying_in: Sequence[bool], while_active: bool = False
     result = Uniformity(jaxpr, dict(zip(inputs, map(bool, given), strict=True)))
     for index, eqn in enumerate(jaxpr.eqns):
         operands = result.of(eqn.invars)
-        if eqn.primitive.name in _unvmap.PRIMITIVES:
+        if eqn.primitive.name in unvmap.PRIMITIVES:
             outputs = [False]
         elif is_left_whole(eqn):
             outputs = [any(operands)] * len(eqn.outvars)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from lanax import _jax
-from lanax._devices import Shares, for_each, shares_of
+from lanax._devices.shares import Shares, for_each, shares_of
 from lanax._pipeline import Axes, Stages, stages
 from lanax._plan import Plan
 from lanax._program import Program
-from lanax._unvmap import reaches_output
+from lanax._rewrite.unvmap import reaches_output
 
 
 def shared_out(program: Program, in_axes: Axes, out_axes: Axes, axis_size: int,

@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from lanax._jax import Atom, Jaxpr, JaxprEqn, Literal, ShapedArray, Var, jaxprs_in, make_open, source_line
-from lanax._products import summed_products
-from lanax._surgery import inner_jaxprs
-from lanax._uniformity import Uniformity
-from lanax._work import Cost
+from lanax._planning.products import summed_products
+from lanax._planning.uniformity import Uniformity
+from lanax._planning.work import Cost
+from lanax._rewrite.surgery import inner_jaxprs
 
 #: Gives the reason why an equation cannot be in lanes, or None.
 WhyNot = Callable[[JaxprEqn], "str | None"]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lanax._jax import Jaxpr, JaxprEqn, Literal, source_line
-from lanax._surgery import inner_jaxprs
+from lanax._rewrite.surgery import inner_jaxprs
 
 #: Vector instructions of an equation, were the example alone in a lane.
 Cost = Callable[[JaxprEqn], float]

@@ -9,7 +9,7 @@ import numpy as np
 
 from lanax import _jax
 from lanax._jax import Atom, Jaxpr, JaxprEqn, Literal, Var
-from lanax._surgery import CONTROL_FLOW, inner_jaxprs, is_left_whole, substituted, with_inner
+from lanax._rewrite.surgery import CONTROL_FLOW, inner_jaxprs, is_left_whole, substituted, with_inner
 
 #: What a value is, in terms of inputs: equal for values that are computed alike.
 Name = Hashable

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lanax._jax import Atom, Jaxpr, JaxprEqn, Literal
-from lanax._surgery import Cond, Scan, While, inner_jaxprs, is_left_whole
+from lanax._rewrite.surgery import Cond, Scan, While, inner_jaxprs, is_left_whole
 
 PRIMITIVES = frozenset({"unvmap_all", "unvmap_any", "unvmap_max"})
 

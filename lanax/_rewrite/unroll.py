@@ -13,8 +13,8 @@ from jax import lax
 
 from lanax import _jax
 from lanax._jax import Atom, Jaxpr, JaxprEqn, Literal, Var
-from lanax._surgery import DeadCode, While, fresh, inner_jaxprs, is_left_whole, spliced, substituted, with_inner
-from lanax._trace import FOLDED
+from lanax._rewrite.surgery import DeadCode, While, fresh, inner_jaxprs, is_left_whole, spliced, substituted, with_inner
+from lanax._rewrite.trace import FOLDED
 
 #: Trips, and equations in all of them, that a loop is laid out for at most.
 _TRIPS, _EQUATIONS = 16, 768

@@ -11,21 +11,21 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from lanax import _html
 from lanax._config import logger
-from lanax._devices import Shares, for_each, shares_of
-from lanax._hints import hint
+from lanax._devices.shares import Shares, for_each, shares_of
+from lanax._devices.spread import shared_out
 from lanax._jax import Atom
-from lanax._kernel_report import KernelReport, control_flow
-from lanax._partition import LANES, UNIFORM, XLA, Miss, count_equations, gaining
 from lanax._pipeline import Axes, Kernel, Stages, equation_cost, stages
 from lanax._plan import FIELDS, Plan, device_name
+from lanax._planning.partition import LANES, UNIFORM, XLA, Miss, count_equations, gaining
+from lanax._planning.work import bytes_of, work_of
 from lanax._program import Program
+from lanax._reports import html
+from lanax._reports.hints import hint
+from lanax._reports.kernel import KernelReport, control_flow
+from lanax._reports.warning import warn_of_misses, warn_of_whole
 from lanax._runtime.ffi import pool_threads
-from lanax._spread import shared_out
 from lanax._target import host
-from lanax._warning import warn_of_misses, warn_of_whole
-from lanax._work import bytes_of, work_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,17 +201,17 @@ class Report:
     def _repr_html_(self) -> str:
         rows = [("route", " \u2192 ".join(self.routes) or UNIFORM), ("asked for", self._asked_for()),
                 *(("devices", line) for line in self._devices())]
-        parts = [_html.table(["", ""], rows)]
+        parts = [html.table(["", ""], rows)]
         for i, kernel in enumerate(self.kernels):
             lines = kernel.lines()
             facts = [line.partition(": ")[::2] for line in lines[:len(lines) - len(kernel.control_flow)]]
-            parts += [f"<div>kernel {i}: {kernel.equations} equations</div>", _html.table(["", ""], facts),
-                      _html.table(["loops and branches", "line", "lanes"],
+            parts += [f"<div>kernel {i}: {kernel.equations} equations</div>", html.table(["", ""], facts),
+                      html.table(["loops and branches", "line", "lanes"],
                                   [("\u2003" * site.depth + site.kind, site.source, site.meaning)
                                    for site in kernel.control_flow])]
         missed = [(miss.primitive, miss.source, miss.reason, hint(miss)) for miss in self.misses]
-        parts.append(_html.table(["not in lanes", "line", "reason", "hint"], missed))
-        return _html.block(f"{self.name} over {self.axis_size:,} examples on {self.target}", *parts)
+        parts.append(html.table(["not in lanes", "line", "reason", "hint"], missed))
+        return html.block(f"{self.name} over {self.axis_size:,} examples on {self.target}", *parts)
 
     def _devices(self) -> list[str]:
         """Who has which share, or why there are none; empty where one device is all that was asked for."""

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from lanax._bounds import bounds, ms
 from lanax._jax import source_line
+from lanax._planning.uniformity import Uniformity
+from lanax._planning.work import ASSUMED_TRIPS, Work
+from lanax._reports.bounds import bounds, ms
+from lanax._rewrite.surgery import CONTROL_FLOW
 from lanax._runtime.speed import measured
-from lanax._surgery import CONTROL_FLOW
-from lanax._uniformity import Uniformity
-from lanax._work import ASSUMED_TRIPS, Work
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from lanax._bounds import ms
+from lanax._reports.bounds import ms
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,19 +13,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from lanax import _plot
-from lanax._bounds import bounds, ms
-from lanax._devices import Shares
+from lanax._devices.shares import Shares
 from lanax._errors import LanaxError
 from lanax._lowering.meter import BRANCH, HEADER, LOOP, Site
-from lanax._page import fragment, page
 from lanax._pipeline import Kernel, equation_cost
 from lanax._plan import device_name
+from lanax._planning.work import bytes_of, lines_of, work_of
 from lanax._primitive import Run, bind, call_kernel, launch_shares, watching
-from lanax._report import Call, Report, report_of, threads_of
+from lanax._reports import plot
+from lanax._reports.bounds import bounds, ms
+from lanax._reports.page import fragment, page
+from lanax._reports.report import Call, Report, report_of, threads_of
+from lanax._reports.usage import BranchUse, ChunkRun, DeviceUse, KernelUse, LoopUse, share
 from lanax._runtime.speed import measured
-from lanax._usage import BranchUse, ChunkRun, DeviceUse, KernelUse, LoopUse, share
-from lanax._work import bytes_of, lines_of, work_of
 
 #: How often the kernels without counters are run for their time.
 RUNS = 5
@@ -67,7 +67,7 @@ class Profile:
         Raises:
           ModuleNotFoundError: matplotlib is not installed.
         """
-        return _plot.figure(self.report.name, self.kernels)
+        return plot.figure(self.report.name, self.kernels)
 
     def to_html(self, path: str | PathLike[str]) -> Path:
         """Write one page that needs no other file: summary, pictures, loops and branches, source lines, and the machine

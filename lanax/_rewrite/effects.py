@@ -13,10 +13,10 @@ from typing import Any
 
 from lanax import _jax
 from lanax._jax import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
-from lanax._partition import REPEAT, UNIFORM, XLA, Miss, divided, repeat_constants
+from lanax._planning.partition import REPEAT, UNIFORM, XLA, Miss, divided, repeat_constants
 from lanax._program import programs_in
-from lanax._surgery import inner_jaxprs, is_left_whole
-from lanax._trace import CALLS, Expander, Scope
+from lanax._rewrite.surgery import inner_jaxprs, is_left_whole
+from lanax._rewrite.trace import CALLS, Expander, Scope
 
 
 @dataclasses.dataclass(frozen=True)

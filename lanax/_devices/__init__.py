@@ -1,0 +1,1 @@
+"""A batch over the devices of one process: shares, placings, shardings."""

@@ -1,0 +1,1 @@
+"""What is told of a mapped call: `explain`, `profile`, progress and warnings."""
