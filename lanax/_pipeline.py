@@ -19,6 +19,7 @@ from lanax import _jax
 from lanax._complex import split
 from lanax._config import STAGE_NAMES as STAGE_NAMES
 from lanax._config import config, logger
+from lanax._devices.varying import without_types
 from lanax._jax import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from lanax._lowering.coverage import has_rule, why_not
 from lanax._lowering.kernel import KERNEL, KernelSource, build_kernel
@@ -77,7 +78,9 @@ class Stages:
     @once
     def without_checks(self) -> tuple[Any, list[Check]]:
         """The program as a closed jaxpr, expanded and with its checks taken out; and those."""
-        return extract_checks(_expand(_jax.make_closed(_jax.on_no_mesh(self.program.jaxpr))))
+        # Types under `shard_map` say nothing to a kernel, and are lost in part where equations are replaced.
+        bare = without_types(_jax.on_no_mesh(self.program.jaxpr))
+        return extract_checks(_expand(_jax.make_closed(bare)))
 
     @once
     def _expanded(self) -> tuple[Any, list[Check]]:

@@ -106,8 +106,17 @@ def _rules_sum(jaxpr: Jaxpr) -> bool:
     return _jax.names_an_axis(tangent)
 
 
+def _has_types(jaxpr: Jaxpr) -> bool:
+    return any(e.primitive is _jax.core.pvary_p or _axes([v.aval for v in (*e.invars, *e.outvars)])
+               or any(map(_has_types, programs_in(e))) for e in jaxpr.eqns) or bool(
+                   _axes([v.aval for v in (*jaxpr.invars, *jaxpr.outvars)]))
+
+
 def without_types(jaxpr: Jaxpr) -> Jaxpr:
-    """An open jaxpr whose types say nothing of what varies over a mesh, and which makes nothing varying."""
+    """An open jaxpr whose types say nothing of what varies over a mesh, and which makes nothing varying; itself where
+    that is so."""
+    if not _has_types(jaxpr):
+        return jaxpr
     env: dict[Atom, Atom] = {}
 
     def bare(aval: Any) -> Any:
