@@ -256,7 +256,7 @@ def test_large_results_are_in_lanes():
 @pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.float16, np.float32, np.float64, np.complex64])
 def test_results_of_several_pages(dtype: Any) -> None:
     with jax.enable_x64(True):
-        x = (np.arange(5 << 20) % 251).astype(dtype)
+        x = (np.arange((34 << 20) // np.dtype(dtype).itemsize) % 251).astype(dtype)
         got = lanax.vmap(lambda v: (v, v != 0), plan=lanax.Plan(route="lanes"))(x)
     assert got[0].dtype == x.dtype
     np.testing.assert_array_equal(got[0], x)
