@@ -155,7 +155,7 @@ class Stages:
         them. Where lanes may leave a loop to take the next example, it does not."""
         wanted = self.wanted_axes
         axes = tuple(wanted.get(v, 0) for v in part.jaxpr.outvars)
-        if None in axes and around_loop(analyse(with_tests_shared(part.jaxpr), [a is not None for a in in_axes])):
+        if None in axes and around_loop(analyse(self._simplified(part), [a is not None for a in in_axes])):
             return tuple(0 if axis is None else axis for axis in axes)
         return axes
 
@@ -167,10 +167,21 @@ class Stages:
         block = sum_block(axis_size) if None in out_axes else 0
         key = (index, in_axes, out_axes, few, plan.chunk, block)
         if key not in self._kernels:
-            jaxpr = with_short_loops_unrolled(self.partition.parts[index].jaxpr, self._known)
-            jaxpr = with_tests_shared(without_repeats(jaxpr))
+            jaxpr = self._simplified(self.partition.parts[index])
             self._kernels[key] = Kernel(jaxpr, in_axes, out_axes, plan, few, self.program.name, block)
         return self._kernels[key]
+
+    def _simplified(self, part: Part) -> Jaxpr:
+        """The program of a part as its kernels have it."""
+        key = id(part)  # the partition keeps it alive
+        if key not in self._simple:
+            unrolled = with_short_loops_unrolled(part.jaxpr, self._known)
+            self._simple[key] = with_tests_shared(without_repeats(unrolled))
+        return self._simple[key]
+
+    @once
+    def _simple(self) -> dict[int, Jaxpr]:
+        return {}
 
     @once
     def _kernels(self) -> dict[Any, Kernel]:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 import lanax
 from lanax._lowering.summed import sum_block
@@ -182,3 +183,29 @@ def test_long_scans_are_computed_again(reverse: bool) -> None:
                   if "transpose" in str(e.params.get("program"))]
         kept.append(kept_by_scans(eqn.params["program"].jaxpr))
     assert 2 * kept[0] < kept[1]
+
+
+@jax.custom_vjp
+def scaled(p: Any, x: Any) -> Any:
+    return p * x
+
+
+def _uneven_cotangents(kept: Any, g: Any) -> Any:
+    """A loop that is laid out trip by trip, and one that lanes leave apart."""
+    p, x = kept
+    y = lax.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, s[1] * 1.25 + s[0]), (0, x))[1]
+    y = lax.while_loop(lambda y: y < 1e6, lambda y: y * 1.001 + jnp.sin(y) ** 2 + jnp.cos(y) ** 2, y)
+    return g * y, g * p
+
+
+scaled.defvjp(lambda p, x: (p * x, (p, x)), _uneven_cotangents)
+
+
+def test_programs_that_refill_lanes_once_they_are_simplified() -> None:
+    x = np.random.default_rng(0).uniform(0.1, 9.0, 300).astype(np.float32)
+
+    def loss(p: Any, mapper: Any) -> Any:
+        return mapper(scaled, in_axes=(None, 0))(p, x).sum()
+
+    got, want = (jax.grad(loss)(jnp.float32(1.5), mapper) for mapper in (lanax.vmap, jax.vmap))
+    np.testing.assert_allclose(got, want, rtol=1e-4)
