@@ -115,14 +115,17 @@ def _parts(jaxpr: Any) -> tuple[Hashable, ...]:
         return _aval_key(v.aval)
 
     def read(v: Any) -> Hashable:
-        if isinstance(v, Literal):
-            value = np.asarray(v.val) if not hasattr(v.val, "dtype") or np.ndim(v.val) == 0 else v.val
-            return ("literal", _aval_key(v.aval), value.tobytes() if isinstance(value, np.ndarray) else _Same(value))
-        return numbers[v]
+        return literal_key(v) if isinstance(v, Literal) else numbers[v]
 
     head = tuple(bind(v) for v in (*inner.constvars, *inner.invars))
-    body = tuple((_eqn_key(e), tuple(map(read, e.invars)), tuple(map(bind, e.outvars))) for e in inner.eqns)
+    body = tuple((equation_key(e), tuple(map(read, e.invars)), tuple(map(bind, e.outvars))) for e in inner.eqns)
     return (head, body, tuple(map(read, inner.outvars)), tuple(_const_key(c) for c in consts))
+
+
+def literal_key(v: Literal) -> Hashable:
+    """What a literal is, as a value that can be compared."""
+    value = np.asarray(v.val) if not hasattr(v.val, "dtype") or np.ndim(v.val) == 0 else v.val
+    return ("literal", _aval_key(v.aval), value.tobytes() if isinstance(value, np.ndarray) else _Same(value))
 
 
 def _aval_key(aval: Any) -> Hashable:
@@ -142,7 +145,8 @@ def _const_key(value: Any) -> Hashable:
     return _Same(value)
 
 
-def _eqn_key(eqn: JaxprEqn) -> Hashable:
+def equation_key(eqn: JaxprEqn) -> Hashable:
+    """What an equation does to its operands, as a value that can be compared."""
     return (eqn.primitive.name, _Same(eqn.primitive), _params_key(eqn.params), eqn.ctx.threefry_partitionable)
 
 

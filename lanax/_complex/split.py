@@ -13,7 +13,7 @@ from jax import lax
 from lanax import _jax
 from lanax._complex.registry import COMPOSED, PARTWISE, Complex, Entry, flattened
 from lanax._jax import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
-from lanax._rewrite.surgery import Cond, DeadCode, Scan, While, fresh, inner_jaxprs, is_left_whole, spliced
+from lanax._rewrite.surgery import Cond, Scan, While, fresh, inner_jaxprs, is_left_whole, spliced, without_dead_code
 
 Expand = Callable[[ClosedJaxpr], ClosedJaxpr]
 
@@ -43,8 +43,7 @@ def split(closed: ClosedJaxpr, mapped: Sequence[bool], expand: Expand) -> Closed
     splitter = _Splitter(expand)
     splitter.equations(jaxpr, scope)
     outvars = [scope.whole(atom) for atom in jaxpr.outvars]
-    full = _jax.make_open(invars, outvars, scope.eqns, jaxpr)
-    lean, _ = DeadCode().jaxpr(full, [True] * len(outvars), [True] * len(invars))
+    lean = without_dead_code(_jax.make_open(invars, outvars, scope.eqns, jaxpr))
     lean = _jax.make_open(jaxpr.invars, lean.outvars, lean.eqns, jaxpr)
     done = _jax.make_closed(lean, jaxpr.constvars, consts)
     return expand(done) if splitter.calls else done

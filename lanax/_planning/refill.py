@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from lanax._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, make_open
 from lanax._planning.uniformity import Uniformity, analyse
-from lanax._rewrite.surgery import CONTROL_FLOW, DeadCode
+from lanax._rewrite.surgery import CONTROL_FLOW, without_dead_code
 from lanax._rewrite.unvmap import is_used
 
 #: Arrays of at most this many elements are held in registers or on the stack; a lane's others could not be exchanged.
@@ -103,6 +103,5 @@ def _needed(inputs: Sequence[Var], outputs: Sequence[Atom], eqns: Sequence[Jaxpr
             known.update(e.outvars)
     if any(not isinstance(v, Literal) and v not in known for v in outputs):
         return None
-    jaxpr: Jaxpr = make_open(list(inputs), list(outputs), usable)
-    lean, _ = DeadCode().jaxpr(jaxpr, [True] * len(outputs), [True] * len(inputs))
+    lean = without_dead_code(make_open(list(inputs), list(outputs), usable))
     return analyse(lean, found.of(inputs))

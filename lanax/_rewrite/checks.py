@@ -29,6 +29,7 @@ from lanax._rewrite.surgery import (
     kept,
     spliced,
     substituted,
+    without_dead_code,
 )
 
 #: Modules whose callbacks do nothing but raise, so that what they return is never used. Any other callback in a branch
@@ -125,8 +126,7 @@ def extract_checks(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Check]]:
         return closed, []
     lifted, checks = _lifted(jaxpr)
     inputs = [*jaxpr.constvars, *jaxpr.invars]
-    full = _jax.make_open(inputs, lifted.outvars, lifted.eqns)
-    lean, _ = DeadCode().jaxpr(full, [True] * len(full.outvars), [True] * len(inputs))
+    lean = without_dead_code(_jax.make_open(inputs, lifted.outvars, lifted.eqns))
     lean = _jax.make_open(jaxpr.invars, lean.outvars, lean.eqns, jaxpr)
     return _jax.make_closed(lean, jaxpr.constvars, consts), checks
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import operator
 from collections.abc import Hashable, Sequence
 
-import numpy as np
-
 from lanax import _jax
 from lanax._jax import Atom, Jaxpr, JaxprEqn, Literal, Var
-from lanax._rewrite.surgery import CONTROL_FLOW, inner_jaxprs, is_left_whole, substituted, with_inner
+from lanax._program import equation_key, literal_key
+from lanax._rewrite.surgery import CONTROL_FLOW, inner_jaxprs, is_left_whole, reading, substituted, with_inner
 
 #: What a value is, in terms of inputs: equal for values that are computed alike.
 Name = Hashable
@@ -27,29 +26,18 @@ def names(jaxpr: Jaxpr, inputs: Sequence[Name], numbers: dict[Name, int]) -> dic
 
     found = {v: number(name) for v, name in zip(jaxpr.invars, inputs, strict=True)}
     for e in jaxpr.eqns:
-        operands = tuple(number(literal_name(v)) if isinstance(v, Literal) else found[v] for v in e.invars)
+        operands = tuple(number(literal_key(v)) if isinstance(v, Literal) else found[v] for v in e.invars)
         function = _function(e)
         for i, v in enumerate(e.outvars):
             found[v] = number((function, operands, i))
     return found
 
 
-def literal_name(atom: Literal) -> Name:
-    """What a literal is."""
-    value = np.asarray(atom.val)
-    return "literal", str(atom.aval), value.dtype.str, value.tobytes()
-
-
 def _function(eqn: JaxprEqn) -> Name:
     """What an equation does; loops, branches and what has effects are like no other."""
     if eqn.primitive.name in CONTROL_FLOW | _IMPURE or eqn.effects:
         return object()
-    params = tuple((key, type(p).__name__, p) for key, p in sorted(eqn.params.items(), key=operator.itemgetter(0)))
-    try:
-        hash(params)
-    except TypeError:
-        return object()
-    return eqn.primitive.name, params
+    return equation_key(eqn)
 
 
 def without_repeats(jaxpr: Jaxpr) -> Jaxpr:
@@ -64,9 +52,7 @@ def without_repeats(jaxpr: Jaxpr) -> Jaxpr:
             env.update((v, first[found[v]]) for v in eqn.outvars)
             continue
         first.update((found[v], v) for v in eqn.outvars)
-        invars = substituted(eqn.invars, env)
-        if any(map(operator.is_not, invars, eqn.invars)):
-            eqn = _jax.with_variables(eqn, invars, eqn.outvars)
+        eqn = reading(eqn, env)
         eqns.append(eqn if is_left_whole(eqn) else with_inner(eqn, tuple(map(without_repeats, inner_jaxprs(eqn)))))
     if not env and all(map(operator.is_, eqns, jaxpr.eqns)):
         return jaxpr

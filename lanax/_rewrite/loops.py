@@ -12,8 +12,19 @@ import jax.numpy as jnp
 from lanax import _jax
 from lanax._jax import Atom, Jaxpr, JaxprEqn, Literal, Var
 from lanax._planning.work import MOVES
-from lanax._rewrite.common import Name, literal_name, names
-from lanax._rewrite.surgery import DeadCode, While, fresh, inner_jaxprs, is_left_whole, spliced, substituted, with_inner
+from lanax._program import literal_key
+from lanax._rewrite.common import Name, names
+from lanax._rewrite.surgery import (
+    While,
+    fresh,
+    inner_jaxprs,
+    is_left_whole,
+    reading,
+    spliced,
+    substituted,
+    with_inner,
+    without_dead_code,
+)
 
 #: Most elements that a loop carries for this; each takes a register.
 _ELEMENTS = 16
@@ -22,9 +33,7 @@ _ELEMENTS = 16
 def with_tests_shared(jaxpr: Jaxpr) -> Jaxpr:
     """The same program; in its loops, at any depth, nothing is computed both by the test and by the step after it."""
     shared = _opened(jaxpr)
-    if shared is jaxpr:
-        return jaxpr
-    return DeadCode().jaxpr(shared, [True] * len(shared.outvars), [True] * len(shared.invars))[0]
+    return jaxpr if shared is jaxpr else without_dead_code(shared)
 
 
 def _opened(jaxpr: Jaxpr) -> Jaxpr:
@@ -70,7 +79,7 @@ def _is_worth(eqn: JaxprEqn, v: Var) -> bool:
 
 
 def _outer(atom: Atom) -> Name:
-    return literal_name(atom) if isinstance(atom, Literal) else ("outside", atom)
+    return literal_key(atom) if isinstance(atom, Literal) else ("outside", atom)
 
 
 def _depends(jaxpr: Jaxpr, first: int) -> set[Any]:
@@ -85,8 +94,7 @@ def _depends(jaxpr: Jaxpr, first: int) -> set[Any]:
 def _carry(loop: While, shared: Mapping[Var, Var]) -> list[JaxprEqn]:
     """Make carries of the shared values, which map those of the step to those of the test; what computes the first."""
     tests = list(dict.fromkeys(shared.values()))
-    compute, _ = DeadCode().jaxpr(_jax.make_open(loop.cond.invars, tests, loop.cond.eqns), [True] * len(tests),
-                                  [True] * len(loop.cond.invars))
+    compute = without_dead_code(_jax.make_open(loop.cond.invars, tests, loop.cond.eqns))
     before: list[JaxprEqn] = []
     first = spliced(compute, [*loop.cond_consts, *loop.init], before)
 
@@ -109,8 +117,6 @@ def _carry(loop: While, shared: Mapping[Var, Var]) -> list[JaxprEqn]:
 
 def _with_given(jaxpr: Jaxpr, given: Mapping[Var, Atom], last: Sequence[Var], leading: Sequence[Var] = ()) -> Jaxpr:
     """The jaxpr with some of its values given by new inputs: `last` after its own inputs, `leading` before them."""
-    eqns = [_jax.with_variables(e, substituted(e.invars, given), e.outvars) for e in jaxpr.eqns
-            if not all(v in given for v in e.outvars)]
+    eqns = [reading(e, given) for e in jaxpr.eqns if not all(v in given for v in e.outvars)]
     invars = [*leading, *jaxpr.invars, *last]
-    whole = _jax.make_open(invars, substituted(jaxpr.outvars, given), eqns)
-    return DeadCode().jaxpr(whole, [True] * len(whole.outvars), [True] * len(invars))[0]
+    return without_dead_code(_jax.make_open(invars, substituted(jaxpr.outvars, given), eqns))

@@ -302,6 +302,19 @@ class DeadCode:
         return Cond(branches, cond.index, kept(cond.operands, live), kept(cond.outvars, used)).equation(eqn)
 
 
+def without_dead_code(jaxpr: Jaxpr) -> Jaxpr:
+    """The jaxpr without what nobody reads; its inputs and results are the same."""
+    return DeadCode().jaxpr(jaxpr, [True] * len(jaxpr.outvars), [True] * len(jaxpr.invars))[0]
+
+
+def reading(eqn: JaxprEqn, env: Mapping[Var, Atom]) -> JaxprEqn:
+    """The equation with the operands that `env` gives; itself where it gives none."""
+    invars = substituted(eqn.invars, env)
+    if all(map(operator.is_, invars, eqn.invars)):
+        return eqn
+    return _jax.with_variables(eqn, invars, eqn.outvars)
+
+
 def is_left_whole(eqn: JaxprEqn) -> bool:
     """True for an equation that surgery does not open: no control flow, or control flow over mutable arrays."""
     if eqn.primitive.name not in CONTROL_FLOW:

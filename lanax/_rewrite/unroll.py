@@ -3,7 +3,6 @@ as its row of a Runge-Kutta tableau. Knows no LLVM."""
 
 from __future__ import annotations
 
-import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,7 +12,19 @@ from jax import lax
 
 from lanax import _jax
 from lanax._jax import Atom, Jaxpr, JaxprEqn, Literal, Var
-from lanax._rewrite.surgery import DeadCode, While, fresh, inner_jaxprs, is_left_whole, spliced, substituted, with_inner
+from lanax._rewrite.surgery import (
+    Cond,
+    Scan,
+    While,
+    fresh,
+    inner_jaxprs,
+    is_left_whole,
+    reading,
+    spliced,
+    substituted,
+    with_inner,
+    without_dead_code,
+)
 from lanax._rewrite.trace import FOLDED
 
 #: Trips, and equations in all of them, that a loop is laid out for at most.
@@ -32,9 +43,7 @@ def with_short_loops_unrolled(jaxpr: Jaxpr, known: Known) -> Jaxpr:
       known: values of some of its inputs, of at most `KNOWN` elements each.
     """
     new = _Pass(known).run(jaxpr)
-    if new is jaxpr:
-        return jaxpr
-    return DeadCode().jaxpr(new, [True] * len(new.outvars), [True] * len(new.invars))[0]
+    return jaxpr if new is jaxpr else without_dead_code(new)
 
 
 class _Pass:
@@ -48,9 +57,7 @@ class _Pass:
         eqns: list[JaxprEqn] = []
         env: dict[Var, Atom] = {}
         for eqn in jaxpr.eqns:
-            invars = substituted(eqn.invars, env)
-            if any(map(operator.is_not, invars, eqn.invars)):
-                eqn = _jax.with_variables(eqn, invars, eqn.outvars)
+            eqn = reading(eqn, env)
             eqn = eqn if is_left_whole(eqn) else self._inside(eqn)
             unrolled = self._unrolled(eqn, eqns) if eqn.primitive.name == "while" else None
             if unrolled is None:
@@ -64,14 +71,13 @@ class _Pass:
 
     def _inside(self, eqn: JaxprEqn) -> JaxprEqn:
         """The equation with its inner jaxprs treated; itself where there was nothing to do."""
-        name, params = eqn.primitive.name, eqn.params
-        if name == "while":
-            counts, rest = (params["cond_nconsts"], params["body_nconsts"]), list(eqn.invars)
-            operands = [rest[:counts[0]], rest[counts[0]:sum(counts)]]
+        if eqn.primitive.name == "while":
+            loop = While.of(eqn)
+            operands = [loop.cond_consts, loop.body_consts]
         else:
-            consts = eqn.invars[:_jax.scan_counts(params)[0]] if name == "scan" else eqn.invars[1:]
-            operands = itertools.repeat(consts)
-        inner = zip(inner_jaxprs(eqn), operands, strict=False)
+            consts = Scan.of(eqn).consts if eqn.primitive.name == "scan" else Cond.of(eqn).operands
+            operands = [consts] * len(inner_jaxprs(eqn))
+        inner = zip(inner_jaxprs(eqn), operands, strict=True)
         return with_inner(eqn, [_Pass(self._known_inside(j, given)).run(j) for j, given in inner])
 
     def _known_inside(self, inner: Jaxpr, operands: Sequence[Atom]) -> Known:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lanax import _jax
+from lanax._devices.shares import share_sizes
 
 #: Rows from the first on, up to the second.
 Span = tuple[int, int]
@@ -30,13 +31,12 @@ def share(rows: int, process_id: int | None = None, num_processes: int | None = 
     if type(count) is not int or type(here) is not int or not 0 <= here < count:
         raise ValueError(f"`process_id` of lanax.distributed.share is from 0 to `num_processes` - 1; got "
                          f"process_id={here!r}, num_processes={count!r}.")
-    most = -(-rows // count)
-    return range(min(here * most, rows), min((here + 1) * most, rows))
+    return range(*shares(rows, count)[here])
 
 
 def shares(rows: int, count: int) -> list[Span]:
     """The same for every process."""
-    return [(r.start, r.stop) for r in (share(rows, i, count) for i in range(count))]
+    return one_after_another(share_sizes(rows, count))
 
 
 def one_after_another(sizes: Sequence[int]) -> list[Span]:

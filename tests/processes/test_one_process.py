@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import assert_same
 from programs import grown, numbers
 
 import lanax
@@ -18,15 +19,6 @@ from lanax.distributed import _map
 from lanax.distributed._shares import pieces
 
 ROWS, CHUNK = 1003, 100
-
-
-def same(got: Any, want: Any) -> None:
-    assert jax.tree.structure(got) == jax.tree.structure(want)
-    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-        assert (x.shape, x.dtype, getattr(x, "weak_type", 0)) == (y.shape, y.dtype, getattr(y, "weak_type", 0))
-        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-            x, y = jax.random.key_data(x), jax.random.key_data(y)
-        np.testing.assert_array_equal(np.asarray(x), np.asarray(y))
 
 
 @pytest.fixture
@@ -54,13 +46,13 @@ def test_the_same_as_vmap() -> None:
                 jnp.zeros((0, 2)), t["int"] * weight, t["complex"] * 2, 3)
 
     for chunk in (None, 1, 10, 37, 100):
-        same(distributed.map(many, xs, chunk=chunk, inputs="local"), lanax.vmap(many)(xs))
+        assert_same(distributed.map(many, xs, chunk=chunk, inputs="local"), lanax.vmap(many)(xs))
     for out in (lambda a, b: (a, b), lambda a, b: {"a": a, "b": b}):  # one program, two structures
-        same(distributed.map(lambda x, out=out: out(x, x * 2), numbers(3)),
+        assert_same(distributed.map(lambda x, out=out: out(x, x * 2), numbers(3)),
              lanax.vmap(lambda x, out=out: out(x, x * 2))(numbers(3)))
     for rows in (0, 1):
         some = jax.tree.map(lambda x, rows=rows: x[:rows], xs)
-        same(distributed.map(many, some, gather=False), lanax.vmap(many)(some))
+        assert_same(distributed.map(many, some, gather=False), lanax.vmap(many)(some))
 
 
 def test_shares_and_pieces() -> None:
@@ -81,7 +73,7 @@ def test_a_checkpoint_is_used(tmp_path: Path, ran: list[Any], caplog: pytest.Log
 
     def call(x: Any = x, f: Any = grown, chunk: int = CHUNK, **more: Any) -> list[Any]:
         ran.clear()
-        same(distributed.map(f, x, chunk=chunk, checkpoint=tmp_path, **more), lanax.vmap(f)(x))
+        assert_same(distributed.map(f, x, chunk=chunk, checkpoint=tmp_path, **more), lanax.vmap(f)(x))
         return list(ran)
 
     whole = pieces((0, ROWS), CHUNK)
@@ -133,7 +125,7 @@ def test_a_run_that_fails_keeps_what_is_done(tmp_path: Path, monkeypatch: pytest
             distributed.map(grown, x, chunk=CHUNK, checkpoint=tmp_path, progress=True)
     assert len(ran) == 5
     ran.clear()
-    same(distributed.map(grown, x, chunk=CHUNK, checkpoint=tmp_path, progress=True), lanax.vmap(grown)(x))
+    assert_same(distributed.map(grown, x, chunk=CHUNK, checkpoint=tmp_path, progress=True), lanax.vmap(grown)(x))
     assert ran[0] == (500, 600)
 
 

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import assert_same
 from jax import lax
 
 import lanax
@@ -29,16 +30,6 @@ MATRIX = np.arange(3.0 * N, dtype=np.float32).reshape(3, N)
 
 def grown(x: Any) -> Any:
     return lax.while_loop(lambda v: v < 50, lambda v: v * 1.5 + 1, x)
-
-
-def assert_same(got: Any, want: Any) -> None:
-    """The same bits, types and structure."""
-    assert jax.tree.structure(got) == jax.tree.structure(want)
-    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-        assert (x.shape, x.dtype, getattr(x, "weak_type", 0)) == (y.shape, y.dtype, getattr(y, "weak_type", 0))
-        if jnp.issubdtype(y.dtype, jax.dtypes.prng_key):
-            x, y = jax.random.key_data(x), jax.random.key_data(y)
-        np.testing.assert_array_equal(x, y)
 
 
 @pytest.fixture
