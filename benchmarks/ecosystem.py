@@ -16,7 +16,6 @@ import importlib.metadata
 import pathlib
 import statistics
 import sys
-import time
 
 import jax
 from rich.console import Console
@@ -25,15 +24,15 @@ from rich.table import Table
 import lanax
 from lanax import _target
 from lanax._suite.program import Comparison
+from lanax._suite.timing import take_turns
 
 ROOT = pathlib.Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "ecosystem"))
 
-from program import Program, Ways, compile_both, precision  # noqa: E402
+from program import Program, compile_both, precision  # noqa: E402
 
 MODULES = ("diffrax_programs", "optimistix_programs", "networks_programs", "sampling_programs", "jax_programs")
 HEADER = ("library", "program", "examples", "route", "jax.vmap", "lanax", "faster", "difference")
-MIN_RUNS, MAX_RUNS = 5, 101
 
 INTRODUCTION = """# Other libraries
 
@@ -108,24 +107,12 @@ class Row:
         return text if found.passed else f"WRONG {text}"
 
 
-def in_turns(ways: Ways, seconds: float) -> tuple[float, float]:
-    """Medians of runs of both, one after the other."""
-    times: tuple[list[float], list[float]] = ([], [])
-    end = time.perf_counter() + seconds
-    while len(times[0]) < MIN_RUNS or (len(times[0]) < MAX_RUNS and time.perf_counter() < end):
-        for runs, run in zip(times, (ways.plain, ways.patched), strict=True):
-            start = time.perf_counter()
-            jax.block_until_ready(run(*ways.args))
-            runs.append(time.perf_counter() - start)
-    return statistics.median(times[0]), statistics.median(times[1])
-
-
 def measure(program: Program, seconds: float) -> Row:
     """Compiles, compares and times one program."""
     with precision(program):
         ways = compile_both(program, program.batch)
         comparison = program.check.compare(ways.patched(*ways.args), ways.plain(*ways.args))
-        plain, patched = in_turns(ways, seconds)
+        plain, patched = map(statistics.median, take_turns(ways.plain, ways.patched, ways.args, seconds))
     routes = dict.fromkeys(" -> ".join(report.routes) for report in ways.reports if report.routes)
     reasons = dict.fromkeys(f"`{miss.primitive}`: {miss.reason}" for report in ways.reports for miss in report.misses)
     return Row(program, ", ".join(routes), tuple(reasons), plain, patched, comparison)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +18,7 @@ from jax import lax
 import lanax
 from lanax._suite.programs import find
 from lanax._suite.report import machine
+from lanax._suite.timing import seconds
 
 Runs = dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]
 
@@ -60,9 +60,7 @@ def measure(title: str, runs: Runs, rounds: int) -> None:
     times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, (run, args) in runs.items():
-            start = time.perf_counter()
-            jax.block_until_ready(run(*args))
-            times[name].append(time.perf_counter() - start)
+            times[name].append(seconds(run, args))
     for name, taken in times.items():
         print(f"  {name:38}{1e3 * statistics.median(taken):10.3f} ms   (least {1e3 * min(taken):.3f})")
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,6 +25,7 @@ import lanax
 from lanax import _pipeline
 from lanax._planning import planner
 from lanax._suite.odes import adaptive_lorenz, lorenz_rk, rk4_step
+from lanax._suite.timing import seconds
 
 Arrays = tuple[np.ndarray, ...]
 
@@ -82,15 +82,13 @@ def sides(fun: Callable[..., Any], args: Arrays) -> dict[bool, tuple[Any, float,
     return found
 
 
-def seconds(found: dict[bool, tuple[Any, float, int]], args: Arrays, rounds: int) -> dict[bool, float]:
+def medians(found: dict[bool, tuple[Any, float, int]], args: Arrays, rounds: int) -> dict[bool, float]:
     """Median seconds of either side."""
     placed = jax.device_put(args, jax.devices("cpu")[0])
     times: dict[bool, list[float]] = {side: [] for side in found}
     for _ in range(rounds + 1):
         for side, (compiled, _, _) in found.items():
-            begin = time.perf_counter()
-            jax.block_until_ready(compiled(*placed))
-            times[side].append(time.perf_counter() - begin)
+            times[side].append(seconds(compiled, placed))
     return {side: statistics.median(runs[1:]) for side, runs in times.items()}
 
 
@@ -98,9 +96,7 @@ def seconds_of_jax(fun: Callable[..., Any], args: Arrays) -> float:
     """Seconds of the second run of `jax.jit(jax.vmap(fun))`."""
     run = jax.jit(jax.vmap(fun))
     jax.block_until_ready(run(*args))
-    begin = time.perf_counter()
-    jax.block_until_ready(run(*args))
-    return time.perf_counter() - begin
+    return seconds(run, args)
 
 
 def main() -> None:
@@ -114,7 +110,7 @@ def main() -> None:
     for name, (fun, make) in PROGRAMS.items():
         args = make(options.batch)
         found = sides(fun, args)
-        took = seconds(found, args, options.rounds)
+        took = medians(found, args, options.rounds)
         table.add_row(name, f"{found[False][1]:.0%}", f"{found[True][1]:.0%}", f"{1e3 * took[False]:.1f}",
                       f"{1e3 * took[True]:.1f}", f"{took[False] / took[True]:.2f}", str(found[True][2]),
                       f"{1e3 * seconds_of_jax(fun, args):.0f}" if options.jax else "-")

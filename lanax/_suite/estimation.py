@@ -16,14 +16,16 @@ TRANSITION = np.array([[1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 1, 0], [0, 0, 0, 1]], 
 OBSERVATION = np.eye(2, 4, dtype=np.float32)
 
 
-def track(observations: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The last state and the log-likelihood of observations (steps, 2), by a Kalman filter of four states."""
+def track(observations: jax.Array, noise: jax.Array | float = 0.1) -> tuple[jax.Array, jax.Array]:
+    """The last state and the log-likelihood of observations (steps, 2), by a Kalman filter of four states.
+
+    `noise` is the variance of an observation."""
 
     def step(state, z):
         x, p = state
         x, p = TRANSITION @ x, TRANSITION @ p @ TRANSITION.T + 0.01 * jnp.eye(4)
         residual = z - OBSERVATION @ x
-        s = OBSERVATION @ p @ OBSERVATION.T + 0.1 * jnp.eye(2)
+        s = OBSERVATION @ p @ OBSERVATION.T + noise * jnp.eye(2)
         gain = jnp.linalg.solve(s, OBSERVATION @ p).T
         likelihood = -0.5 * (residual @ jnp.linalg.solve(s, residual) + jnp.log(jnp.linalg.det(s)))
         return (x + gain @ residual, p - gain @ OBSERVATION @ p), likelihood
@@ -32,10 +34,20 @@ def track(observations: jax.Array) -> tuple[jax.Array, jax.Array]:
     return x, likelihoods.sum()
 
 
+def walks(batch: int) -> np.ndarray:
+    """Random walks, observed a hundred times, (batch, 100, 2)."""
+    return np.cumsum(0.3 * np.random.default_rng(40).standard_normal((batch, 100, 2), dtype=np.float32), axis=1)
+
+
 def kalman(batch: int) -> Case:
-    """Random walks, observed a hundred times."""
-    steps = np.random.default_rng(40).standard_normal((batch, 100, 2), dtype=np.float32)
-    return Case(track, 0, (np.cumsum(0.3 * steps, axis=1),))
+    """Tracks of sensors with different noise: each has its own covariance and gain."""
+    noise = np.random.default_rng(42).uniform(0.05, 0.5, batch).astype(np.float32)
+    return Case(track, 0, (walks(batch), noise))
+
+
+def kalman_alike(batch: int) -> Case:
+    """Tracks of sensors with the same noise: covariance and gain are those of all, and computed once by any `vmap`."""
+    return Case(track, 0, (walks(batch),))
 
 
 def decay(params: jax.Array, t: jax.Array | np.ndarray) -> jax.Array:

@@ -41,6 +41,8 @@ PROGRAMS: tuple[Program, ...] = (
     Program("svd3", "3x3 svd", matrices.svd3, 200_000, 5_000, 10.0, Check(tolerance=1e-3, fraction=0.99)),
     Program("expm3", "3x3 expm, mixed norms", matrices.expm3, 100_000, 2_000, 10.0, Check(tolerance=1e-3)),
     Program("kalman", "Kalman filter, 100 steps", estimation.kalman, 20_000, 500, 120.0, Check(tolerance=1e-3)),
+    Program("kalman_alike", "the same, with one noise for all", estimation.kalman_alike, 20_000, 500, 1.0,
+            Check(tolerance=1e-3)),
     Program("marquardt", "Levenberg-Marquardt by hand", estimation.marquardt, 50_000, 1_000, 13.0,
             Check(tolerance=1e-3)),
     Program("kinematics", "inverse kinematics of two links", estimation.kinematics, 100_000, 2_000, 100.0,

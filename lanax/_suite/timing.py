@@ -98,7 +98,7 @@ def measure(program: Program, *, quick: bool, budget: float, tell: Callable[[str
     expected, answer = (jax.block_until_ready(run(*case.args)) for run in (baseline, ours))
     comparison = program.check.compare(answer, expected)
     del expected
-    baseline_runs, ours_runs = _take_turns(baseline, ours, case.args, budget, tell)
+    baseline_runs, ours_runs = take_turns(baseline, ours, case.args, budget, tell)
     plan = lanax.explain(lanax.vmap(case.fun, case.in_axes), *case.args).plan_line
     return Result(
         program,
@@ -117,6 +117,8 @@ SIDES: dict[str, Callable[..., Any]] = {
     "auto": lanax.vmap, "jax.vmap": jax.vmap,
     **{route: functools.partial(lanax.vmap, plan=lanax.Plan(route=route)) for route in ROUTES}}
 LAX_MAP = "jax.lax.map"
+#: Seconds of quiet after a run, at most.
+_SETTLING = 0.02
 #: A side that takes so many times as long as the fastest is not run again.
 HOPELESS = 2.0
 #: `jax.lax.map` is run where a part of the batch lets it look no more than so many times as slow as the fastest.
@@ -165,18 +167,18 @@ def check_plan(program: Program, *, quick: bool, budget: float,
         tell(f"compiling {side}")
         runs[side], _ = _compile(vmap, case)
         jax.block_until_ready(runs[side](*case.args))
-        times[side] = [_seconds(runs[side], case.args) for _ in range(2)]
+        times[side] = [seconds(runs[side], case.args) for _ in range(2)]
     tell(f"trying {LAX_MAP}")
     if _part_seconds(case) * _PART <= _HOPELESS_MAP * min(map(min, times.values())):
         runs[LAX_MAP] = jax.jit(_lax_map(case)).lower(*case.args).compile()
-        times[LAX_MAP] = [_seconds(runs[LAX_MAP], case.args)]
+        times[LAX_MAP] = [seconds(runs[LAX_MAP], case.args)]
     end = time.perf_counter() + budget
     while len(times["auto"]) < MIN_RUNS or (len(times["auto"]) < MAX_RUNS and time.perf_counter() < end):
         tell(f"run {len(times['auto']) + 1}")
         limit = HOPELESS * min(map(min, times.values()))
         for side, run in runs.items():
             if side == "auto" or min(times[side]) <= limit:
-                times[side].append(_seconds(run, case.args))
+                times[side].append(seconds(run, case.args))
     return PlanCheck(program, axis_size(case), {side: statistics.median(t) for side, t in times.items()},
                      auto.plan_line)
 
@@ -185,10 +187,15 @@ def _is_same(a: lanax.Report, b: lanax.Report) -> bool:
     return (a.routes, a.kernels) == (b.routes, b.kernels)
 
 
-def _seconds(run: Callable[..., Any], args: Sequence[Any]) -> float:
+def seconds(run: Callable[..., Any], args: Sequence[Any]) -> float:
+    """Until the results are there. Then it waits: after a call XLA's threads give memory back to the system, hundreds
+    of megabytes of `jax.vmap`'s, and the next call, of the other side, is not to pay for it."""
     start = time.perf_counter()
-    jax.block_until_ready(run(*args))
-    return time.perf_counter() - start
+    results = jax.block_until_ready(run(*args))
+    taken = time.perf_counter() - start
+    del results
+    time.sleep(min(_SETTLING, taken))
+    return taken
 
 
 def _lax_map(case: Case) -> Callable[..., Any]:
@@ -216,7 +223,7 @@ def _part_seconds(case: Case) -> float:
     part = [jax.tree.map(lambda x: x[:size], x) if m else x for x, m in zip(case.args, _mapped(case), strict=True)]
     run = jax.jit(_lax_map(case))
     jax.block_until_ready(run(*part))
-    return _seconds(run, part)
+    return seconds(run, part)
 
 
 def axis_size(case: Case) -> int:
@@ -230,12 +237,12 @@ def _compile(vmap: Callable[..., Any], case: Case) -> tuple[Callable[..., Any], 
     return compiled, time.perf_counter() - start
 
 
-def _take_turns(
+def take_turns(
     first: Callable[..., Any],
     second: Callable[..., Any],
-    args: tuple[Any, ...],
+    args: Sequence[Any],
     budget: float,
-    tell: Callable[[str], None],
+    tell: Callable[[str], None] = lambda _: None,
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Times both in turns, so that a change of the machine's speed meets both alike."""
     times: tuple[list[float], list[float]] = ([], [])
@@ -243,7 +250,5 @@ def _take_turns(
     while len(times[0]) < MIN_RUNS or (len(times[0]) < MAX_RUNS and time.perf_counter() < end):
         tell(f"run {len(times[0]) + 1}")
         for runs, run in zip(times, (first, second), strict=True):
-            start = time.perf_counter()
-            jax.block_until_ready(run(*args))
-            runs.append(time.perf_counter() - start)
+            runs.append(seconds(run, args))
     return tuple(times[0]), tuple(times[1])
