@@ -10,10 +10,10 @@ from collections.abc import Hashable, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from jax.sharding import AxisType
 
-from lanax._jax import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var, jaxprs_in, open_and_consts
+from lanax._jax import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var, jaxprs_in, open_and_consts, words_of
 
 #: Parameters that say how to differentiate, not what to compute; made anew by each trace.
 _DERIVATIVE_RULES = frozenset({"jvp_jaxpr_fun", "jvp_jaxpr_thunk", "fwd_jaxpr_thunk", "fwd", "bwd", "jvp", "transpose",
@@ -135,7 +135,7 @@ def _aval_key(aval: Any) -> Hashable:
     key = (tuple(shape), str(aval.dtype), bool(getattr(aval, "weak_type", False)))
     sharding, manual = getattr(aval, "sharding", None), getattr(aval, "manual_axis_type", None)
     # Types under `shard_map` or explicit sharding stay in inner jaxprs, which hold nowhere else.
-    placed = any(sharding.spec) if sharding is not None else False
+    placed = sharding is not None and (any(sharding.spec) or {*sharding.mesh.axis_types} - {AxisType.Auto})
     return (*key, sharding, manual) if placed or getattr(manual, "varying", None) else key
 
 
@@ -151,7 +151,8 @@ def equation_key(eqn: JaxprEqn) -> Hashable:
 
 
 def _params_key(params: Mapping[str, Any]) -> Hashable:
-    return tuple((k, _value_key(v)) for k, v in sorted(params.items()) if k not in _DERIVATIVE_RULES)
+    return tuple((k, _value_key(v)) for k, v in sorted(params.items())
+                 if k not in _DERIVATIVE_RULES or isinstance(v, int | float | str | tuple))  # as `transpose` of `ormqr`
 
 
 def _value_key(value: Any) -> Hashable:
@@ -201,8 +202,7 @@ def _feed(found: Any, part: Any) -> None:
 
 def _feed_object(found: Any, obj: Any) -> None:
     if isinstance(obj, (np.ndarray, np.generic, jax.Array)):
-        keys = isinstance(obj, jax.Array) and jnp.issubdtype(obj.dtype, jax.dtypes.prng_key)
-        words = np.ascontiguousarray(jax.random.key_data(obj) if isinstance(obj, jax.Array) and keys else obj)
+        words = np.ascontiguousarray(words_of(obj))
         found.update(f"{obj.dtype}{obj.shape}".encode())
         found.update(words.view(np.uint8).data if words.size else b"")
     else:

@@ -24,6 +24,7 @@ from lanax._jax import counter_hash as counter_hash
 from lanax._jax import dot_dtypes as dot_dtypes
 from lanax._jax import eval_jaxpr as eval_jaxpr
 from lanax._jax import igamma_grad_a_impl as igamma_grad_a_impl
+from lanax._jax import is_key as is_key
 from lanax._jax import jaxpr_as_fun as jaxpr_as_fun
 from lanax._jax import open_and_consts as open_and_consts
 from lanax._jax import ragged_dot as ragged_dot
@@ -33,6 +34,8 @@ from lanax._jax import scaled_dot as scaled_dot
 from lanax._jax import scan_counts as scan_counts
 from lanax._jax import sparse_impl as sparse_impl
 from lanax._jax import without_consts as without_consts
+from lanax._jax import words_shape as words_shape
+from lanax._jax import words_type as words_type
 from lanax._llvm import types as types
 from lanax._llvm.memory import Index as Index
 from lanax._llvm.memory import to_lane as to_lane
@@ -46,6 +49,9 @@ from lanax._lowering.arrays import Elements as Elements
 from lanax._lowering.arrays import Lazy as Lazy
 from lanax._lowering.arrays import Memory as Memory
 from lanax._lowering.arrays import is_cheap as is_cheap
+from lanax._lowering.carry import Carry as Carry
+from lanax._lowering.carry import borrow as borrow
+from lanax._lowering.carry import outside as outside
 from lanax._lowering.context import Context as Context
 from lanax._lowering.context import Rule as Rule
 from lanax._lowering.emitter import LOOP_UNROLL as LOOP_UNROLL
@@ -61,8 +67,6 @@ from lanax._lowering.fold import each as each
 from lanax._lowering.fold import fold as fold
 from lanax._lowering.fold import pairwise as pairwise
 from lanax._lowering.jaxpr import lower_jaxpr as lower_jaxpr
-from lanax._lowering.keys import is_key as is_key
-from lanax._lowering.keys import words_shape as words_shape
 from lanax._lowering.lanewise.arithmetic import absolute as absolute
 from lanax._lowering.lanewise.arithmetic import clamp as clamp
 from lanax._lowering.lanewise.arithmetic import divide as divide

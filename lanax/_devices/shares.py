@@ -14,10 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from lanax import _jax
 from lanax._errors import PlanError
+from lanax._jax import key_type, of_words, words_of
 from lanax._plan import Device, Plan, device_name
 
 #: The name of the one axis of the mesh.
@@ -52,7 +53,7 @@ class Shares:
 
     @property
     def mesh(self) -> Mesh:
-        return Mesh(np.array(self.devices, object), (AXIS,))
+        return _mesh_of(self.devices)
 
     @property
     def where(self) -> Any:
@@ -62,6 +63,10 @@ class Shares:
     def over(self, axis: int | None) -> NamedSharding:
         """How an array lies that has the batch axis at `axis`; None: each device has all of it."""
         return NamedSharding(self.mesh, PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, AXIS))
+
+
+def _mesh_of(devices: Sequence[Device]) -> Mesh:
+    return Mesh(np.array(devices, object), (AXIS,))
 
 
 def shares_of(plan: Plan, axis_size: int) -> Shares:
@@ -115,19 +120,46 @@ def _marked(devices: tuple[Device, ...]) -> Any:
 
 
 def check_places(plan: Plan, arguments: Iterable[tuple[str, Any]]) -> None:
-    """Raises PlanError where an array is committed to a device that the plan leaves out.
+    """Raises PlanError where an array is committed to a device that the plan leaves out, or where a mesh decides, and
+    not the plan.
 
     Args:
       arguments: names and values; what is no array, or abstract, is fine.
     """
     devices = set(_devices_of(plan))
-    for name, x in arguments:
-        if isinstance(x, jax.Array) and not isinstance(x, _jax.Tracer) and x.committed and not x.devices() <= devices:
+    arrays = [(name, x) for name, x in arguments if isinstance(x, jax.Array)]
+    if plan.sources.get("devices") in ("the call", "explain"):  # settings around the call are for what can use them
+        _check_mesh(len(devices), arrays)
+    for name, x in arrays:
+        if not isinstance(x, _jax.Tracer) and x.committed and not x.devices() <= devices:
             away = ", ".join(sorted(device_name(d) for d in x.devices() - devices))
             raise PlanError(
                 f"{name} is committed to {away}, which `devices` of the Plan leaves out "
                 f"({', '.join(map(device_name, _devices_of(plan)))}): add the device to the plan, or move the array "
                 "with `jax.device_put(x, device)`; a NumPy array goes where it is needed.")
+
+
+def _check_mesh(count: int, arrays: Sequence[tuple[str, jax.Array]]) -> None:
+    """Raises PlanError where `count` devices were asked for and a mesh, around the call or of its arrays, has another
+    part for each device."""
+    around = jax.sharding.get_abstract_mesh()
+    if AxisType.Manual in around.axis_types:
+        raise PlanError("`devices` of a Plan cannot be asked for inside jax.shard_map, where each device has its part "
+                        "of the batch already: leave `devices` out there, or call the mapped function outside.")
+    typed = [(name, _jax.typeof(x).sharding) for name, x in arrays if _jax.has_explicit_type(x)]
+    if not typed and AxisType.Explicit not in around.axis_types:
+        return
+    split = [(name, s) for name, s in typed if any(s.spec)]
+    if not split:
+        raise PlanError(
+            "`devices` of a Plan: the mesh has axes of explicit type, under which each array says how it lies, and no "
+            "argument is split. Split the batch, as in `jax.sharding.reshard(x, jax.P('axis'))` (and leave `devices` "
+            "out, or name those of the mesh), or make the mesh with `axis_types=(jax.sharding.AxisType.Auto,)`.")
+    name, sharding = split[0]
+    if sharding.mesh.size != count:
+        raise PlanError(
+            f"`devices` of a Plan names {count} devices, and {name} is split over a mesh of {sharding.mesh.size} with "
+            "axes of explicit type, where it stays: leave `devices` out, or name those of the mesh.")
 
 
 # ---- a function on every share ---------------------------------------------------------------------------------------
@@ -149,8 +181,7 @@ def _run(fun: Fun, shares: Shares, in_axes: Axes, out_axes: Axes, args: Sequence
     kinds: list[Any] = []
 
     def on_one(*words: Any) -> list[Any]:
-        args = [w if kind is None else jax.random.wrap_key_data(w, impl=kind)
-                for w, kind in zip(words, map(_kind, given), strict=True)]
+        args = list(map(of_words, words, map(key_type, given)))
         outs = run_share(fun, shares.sizes, AXIS, in_axes, out_axes, args, kinds)
         return [lax.psum(x, AXIS) if a is None else x for x, a in zip(outs, out_axes, strict=True)]
 
@@ -158,9 +189,8 @@ def _run(fun: Fun, shares: Shares, in_axes: Axes, out_axes: Axes, args: Sequence
     specs = [[shares.over(a).spec for a in axes] for axes in (in_axes, out_axes)]
     with _jax.no_mesh():
         mapped = jax.shard_map(on_one, mesh=shares.mesh, in_specs=tuple(specs[0]), out_specs=specs[1], check_vma=False)
-        outs = mapped(*map(_words, args))
-    return [x if kind is None else jax.random.wrap_key_data(x, impl=kind)
-            for x, kind in zip(outs, kinds[:len(outs)], strict=True)]
+        outs = mapped(*map(words_of, args))
+    return list(map(of_words, outs, kinds[:len(outs)]))
 
 
 def run_share(fun: Fun, sizes: Sequence[int], over: Any, in_axes: Axes, out_axes: Axes, args: Sequence[Any],
@@ -172,7 +202,7 @@ def run_share(fun: Fun, sizes: Sequence[int], over: Any, in_axes: Axes, out_axes
     Args:
       sizes: examples of each device.
       over: the axes of the mesh that the batch is split over, or their names.
-      kinds: gets what kind of keys each result is.
+      kinds: gets the `key_type` of each result.
     """
     notes: list[Any] = [] if kinds is None else kinds
     branches = [functools.partial(_part, fun, size, sizes[0], in_axes, out_axes, notes)
@@ -189,24 +219,14 @@ def _part(fun: Fun, size: int, most: int, in_axes: Axes, out_axes: Axes, kinds: 
     own = [x if a is None or size == most else lax.slice_in_dim(x, 0, size, 1, a)
            for x, a in zip(args, in_axes, strict=True)]
     outs = fun(size, *own)
-    kinds.extend(map(_kind, outs))
+    kinds.extend(map(key_type, outs))
     return [w if a is None or size == most else _padded(w, a, most)
-            for w, a in zip(map(_words, outs), out_axes, strict=True)]
-
-
-def _kind(x: Any) -> Any:
-    """What kind of random keys an array holds; None for other arrays."""
-    return str(jax.random.key_impl(x)) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else None
-
-
-def _words(x: Any) -> Any:
-    return x if _kind(x) is None else jax.random.key_data(x)
+            for w, a in zip(map(words_of, outs), out_axes, strict=True)]
 
 
 def _of_words(fun: Callable[..., Any], x: Any, *args: Any) -> Any:
     """`fun` of an array, or of the words of keys."""
-    kind = _kind(x)
-    return fun(x, *args) if kind is None else jax.random.wrap_key_data(fun(_words(x), *args), impl=kind)
+    return of_words(fun(words_of(x), *args), key_type(x))
 
 
 def _padded(x: Any, axis: int, size: int) -> Any:
@@ -215,12 +235,12 @@ def _padded(x: Any, axis: int, size: int) -> Any:
     return lax.pad(x, jnp.zeros((), x.dtype), missing)
 
 
-def run_alike(fun: Callable[..., Any], shares: Shares, args: Sequence[Any]) -> Any:
+def run_alike(fun: Callable[..., Any], devices: Sequence[Device], args: Sequence[Any]) -> Any:
     """`fun(*args)` by every device, under a trace. Where it raises, it does so on all of them, so that none waits for
     another in what comes after: XLA ends the process then."""
     with _jax.no_mesh():
         spec = PartitionSpec()
-        return jax.shard_map(fun, mesh=shares.mesh, in_specs=spec, out_specs=spec, check_vma=False)(*args)
+        return jax.shard_map(fun, mesh=_mesh_of(devices), in_specs=spec, out_specs=spec, check_vma=False)(*args)
 
 
 # ---- outside of a trace: each share goes to its device, and comes back -----------------------------------------------
@@ -243,8 +263,8 @@ def launched(fun: Fun, shares: Shares, in_axes: Axes, out_axes: Axes, types: Seq
              args: Sequence[Any]) -> list[Any]:
     """The same, with results as they lie on the devices: padded where shares are not even."""
     with _jax.no_mesh():
-        words = [_words(x) if isinstance(x, jax.Array) else x for x in args]
-        kinds = tuple(_kind(x) if isinstance(x, jax.Array) else None for x in args)
+        words = [words_of(x) if isinstance(x, jax.Array) else x for x in args]
+        kinds = tuple(key_type(x) if isinstance(x, jax.Array) else None for x in args)
         placed = [_placed(x, a, shares) for x, a in zip(words, in_axes, strict=True)]
         return _compiled(fun, shares, tuple(in_axes), tuple(out_axes), tuple(types), kinds)(*placed)
 
@@ -253,9 +273,7 @@ def launched(fun: Fun, shares: Shares, in_axes: Axes, out_axes: Axes, types: Seq
 def _compiled(fun: Fun, shares: Shares, in_axes: tuple[int | None, ...], out_axes: tuple[int | None, ...],
               types: tuple[Any, ...], kinds: tuple[Any, ...]) -> Callable[..., list[Any]]:
     def run(*words: Any) -> list[Any]:
-        args = [w if kind is None else jax.random.wrap_key_data(w, impl=kind)
-                for w, kind in zip(words, kinds, strict=True)]
-        outs = _run(fun, shares, in_axes, out_axes, args)
+        outs = _run(fun, shares, in_axes, out_axes, list(map(of_words, words, kinds)))
         return [*(_jax.weak_as(x, t) if t.weak_type else x for x, t in zip(outs, types, strict=False)),
                 *outs[len(types):]]
 
@@ -264,12 +282,23 @@ def _compiled(fun: Fun, shares: Shares, in_axes: tuple[int | None, ...], out_axe
 
 def _placed(x: Any, axis: int | None, shares: Shares) -> Any:
     """An array as it is to lie; short shares are padded."""
+    x = _in_memory(x)
     if axis is None or shares.even:
         return _there(x, shares.over(axis)) if isinstance(x, jax.Array) else jax.device_put(x, shares.over(axis))
     shape = (*x.shape[:axis], shares.most * len(shares.devices), *x.shape[axis + 1:])
     pieces = _cut(x, axis, shares.sizes) if isinstance(x, jax.Array) else _cut_here(np.asarray(x), axis, shares.sizes)
     return jax.make_array_from_single_device_arrays(shape, shares.over(axis),
                                                     jax.device_put(pieces, list(shares.devices)))
+
+
+def _in_memory(x: Any) -> Any:
+    """A view of an array that lies in this machine's memory, so that it is copied once at most on its way; itself
+    where there is none."""
+    if not isinstance(x, jax.Array) or len(x.devices()) > 1 or jax.dtypes.canonicalize_dtype(x.dtype) != x.dtype:
+        return x
+    array: Any = x
+    here = next(iter(array.devices())).platform == "cpu"
+    return np.asarray(array) if here and array.is_ready() else array
 
 
 def _there(x: jax.Array, over: NamedSharding) -> jax.Array:
@@ -304,7 +333,13 @@ def _joined(x: Any, axis: int, shares: Shares) -> Any:
     """The batch without its padding, on the first device; not committed to it, as what any call gives."""
     data = {shard.device: shard.data for shard in x.addressable_shards}
     pieces = [data[device] for device, size in zip(shares.devices, shares.sizes, strict=True) if size]
-    whole = _join(jax.device_put(pieces, shares.devices[0]), axis, sum(shares.sizes))
+    if shares.devices[0].platform == "cpu":
+        pieces = [_in_memory(piece) for piece in jax.block_until_ready(pieces)]
+    if all(isinstance(piece, np.ndarray) for piece in pieces):
+        rows = [piece[(*[slice(None)] * axis, slice(size))] for piece, size in zip(pieces, shares.sizes, strict=False)]
+        whole = jax.device_put(np.concatenate(rows, axis), shares.devices[0])
+    else:
+        whole = _join(jax.device_put(pieces, shares.devices[0]), axis, sum(shares.sizes))
     return _jax.uncommitted(whole, x.aval)
 
 

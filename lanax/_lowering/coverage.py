@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lanax._jax import JaxprEqn, Primitive
+from lanax._jax import JaxprEqn, Primitive, is_key
 from lanax._llvm.types import has_lane_type
 from lanax._lowering import rules as _rules
 from lanax._lowering.catalogue import COMPLEX_REASONS, REASONS
-from lanax._lowering.keys import is_complex, is_key
+from lanax._lowering.keys import is_complex
 from lanax._lowering.registry import RULES
 
 assert _rules  # importing the package registers the rules

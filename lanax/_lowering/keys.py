@@ -6,26 +6,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
+from lanax._jax import is_key, words_shape
 from lanax._lowering.arrays import Array
 from lanax._lowering.context import Context, Rule
-
-
-def is_key(aval: Any) -> bool:
-    """Whether a type is of random keys."""
-    return jax.numpy.issubdtype(aval.dtype, jax.dtypes.prng_key)
 
 
 def is_complex(aval: Any) -> bool:
     """Whether a type is of complex numbers: in a kernel, inputs and results only."""
     return getattr(aval.dtype, "kind", "") == "c"
-
-
-def words_shape(aval: Any) -> tuple[int, ...]:
-    """Shape of the words of one key."""
-    return aval.dtype._impl.key_shape
 
 
 def by_word(ctx: Context, rule: Rule, operands: list[Array], params: Mapping[str, Any]) -> list[Array]:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from lanax import _jax
+from lanax._jax import is_key, key_type, of_words, words_of
 from lanax.distributed._shares import Span
 
 #: What `inputs` may be, and what is said of arrays that lie on devices of several processes.
@@ -62,7 +62,7 @@ class Inputs:
     def read(self, span: Span) -> list[np.ndarray]:
         """Rows of each leaf, keys as their words."""
         start, stop = span[0] - self.here[0], span[1] - self.here[0]
-        return [_host(leaf[start:stop], t.dtype) for leaf, t in zip(self._leaves, self.types, strict=True)]
+        return [_host(leaf[start:stop], t) for leaf, t in zip(self._leaves, self.types, strict=True)]
 
     def kinds(self) -> str:
         """Types of a row and structure, for the other processes."""
@@ -108,33 +108,17 @@ def _own(name: str, where: str, leaf: jax.Array) -> tuple[Span, Any, NamedShardi
     if any(a[1] != b[0] for a, b in itertools.pairwise(spans)):
         raise ValueError(f"{where} of {name} has rows in this process that do not follow each other: {spans[:3]}. Make "
                          "the mesh of devices in the order of the processes, as jax.make_mesh and jax.devices() do.")
-    data = [_words(parts[span]) for span in spans]
+    data = [words_of(parts[span]) for span in spans]
     joined = data[0] if len(data) == 1 else np.concatenate([np.asarray(d) for d in data])
     return (spans[0][0], spans[-1][1]), joined, NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[:1]))
 
 
-def _host(rows: Any, dtype: Any) -> np.ndarray:
+def _host(rows: Any, like: Any) -> np.ndarray:
     """Rows in memory, in the dtype that JAX takes them for."""
-    words = np.asarray(_words(rows))
-    return words if is_key(dtype) else words.astype(dtype, copy=False)
-
-
-def is_key(dtype: Any) -> bool:
-    """Whether a dtype is that of random keys."""
-    return jnp.issubdtype(dtype, jax.dtypes.prng_key)
-
-
-def _words(x: Any) -> Any:
-    return jax.random.key_data(x) if is_key(x.dtype) else x
-
-
-def words_of(x: Any) -> Any:
-    """An array as it is kept: keys as their words."""
-    return _words(x)
+    words = np.asarray(words_of(rows))
+    return words if is_key(like) else words.astype(like.dtype, copy=False)
 
 
 def typed(words: Any, like: Any) -> Any:
     """What `words_of` gave, as an array of the type `like`, weak or not."""
-    if is_key(like.dtype):
-        return jax.random.wrap_key_data(words, impl=like.dtype._impl)
-    return _jax.weak_as(words, like) if like.weak_type else words
+    return _jax.weak_as(words, like) if like.weak_type else of_words(words, key_type(like))

@@ -15,7 +15,7 @@ from lanax._config import resolve
 from lanax._plan import Plan
 from lanax._program import digest
 from lanax.distributed._initialize import local_devices
-from lanax.distributed._inputs import Inputs, is_key, typed, words_of
+from lanax.distributed._inputs import Inputs, typed
 
 #: Rows of the batch that is traced.
 _ROWS = 64
@@ -44,8 +44,7 @@ class Program:
     @property
     def kinds(self) -> list[tuple[tuple[int, ...], np.dtype]]:
         """Shape and dtype of one row of each result, as it is kept."""
-        return [((*t.shape, *t.dtype._impl.key_shape), np.dtype(np.uint32)) if is_key(t.dtype)
-                else (t.shape, np.dtype(t.dtype)) for t in self.out_types]
+        return list(map(_jax.words_type, self.out_types))
 
 
 #: What was compiled in earlier calls, the latest last.
@@ -97,6 +96,6 @@ def _calls_back(jaxpr: Any) -> bool:
 def _compiled(mapped: Callable[..., Any], tree: Any, types: Sequence[Any]) -> Callable[..., Any]:
     def run(*words: Any) -> list[Any]:
         leaves = [typed(w, t) for w, t in zip(words, types, strict=True)]
-        return [words_of(x) for x in jax.tree.leaves(mapped(jax.tree.unflatten(tree, leaves)))]
+        return [_jax.words_of(x) for x in jax.tree.leaves(mapped(jax.tree.unflatten(tree, leaves)))]
 
     return jax.jit(run)
