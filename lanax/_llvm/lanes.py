@@ -4,6 +4,8 @@ without fast-math flags: the bits do not depend on the number of lanes."""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from llvmlite import ir
 
@@ -21,15 +23,29 @@ def _type_name(type_: ir.Type) -> str:
     return f"v{type_.count}{name}" if isinstance(type_, ir.VectorType) else name
 
 
+def _is_absolute(x: ir.Value) -> bool:
+    """Whether the sign bit of a float is seen to be clear: of an absolute value and of a constant."""
+    if isinstance(x, ir.CallInstr):
+        return x.callee.name.startswith("llvm.fabs.")
+    value = number_of(x)
+    return value is not None and math.copysign(1.0, value) > 0
+
+
+def number_of(x: ir.Value) -> float | None:
+    """The number that a constant, or every lane of one, is; None for anything else."""
+    x = x.scalar if isinstance(x, Splat) else x
+    return float(x.constant) if isinstance(x, ir.Constant) and isinstance(x.constant, int | float) else None
+
+
 class Splat(ir.Constant):
     """A vector constant with one value in every lane, in the short form of LLVM's text."""
 
     def __init__(self, type_: ir.VectorType, scalar: ir.Constant):
         super().__init__(type_, scalar)
-        self._scalar = scalar
+        self.scalar = scalar
 
     def _get_reference(self) -> str:
-        return f"splat ({self._scalar})"
+        return f"splat ({self.scalar})"
 
 
 class Lanes:
@@ -158,6 +174,29 @@ class Lanes:
 
     def fabs(self, x: ir.Value) -> ir.Value:
         return self._unary("fabs", x)
+
+    def minimum(self, x: Operand, y: Operand) -> ir.Value:
+        """The smaller one: NaN where either is, and -0 is less than 0.
+
+        x86's own instruction gives its second operand for a NaN and for two zeros: the bits of both orders, joined, are
+        right in three instructions, where LLVM needs six.
+        """
+        x, y = self.join(x, y)
+        if not self._is_x86() or isinstance(x, ir.Constant) or isinstance(y, ir.Constant):
+            return self.intrinsic("minimum", x.type, x, y)
+        one, other = self.select(self.lt(x, y), x, y), self.select(self.lt(y, x), y, x)
+        return self.float_of_bits(self.or_(self.bits(one), self.bits(other)))
+
+    def maximum(self, x: Operand, y: Operand) -> ir.Value:
+        """The larger one: NaN where either is, and 0 is more than -0. Absolute values are ordered as their bits."""
+        x, y = self.join(x, y)
+        if not (_is_absolute(x) and _is_absolute(y)):
+            return self.intrinsic("maximum", x.type, x, y)
+        x, y = self.bits(x), self.bits(y)
+        return self.float_of_bits(self.select(self.compare(">", x, y), x, y))
+
+    def _is_x86(self) -> bool:
+        return self.ir.module.triple.startswith(("x86", "i686"))
 
     def sqrt(self, x: ir.Value) -> ir.Value:
         return self._unary("sqrt", x)

@@ -10,10 +10,7 @@ import numpy as np
 from llvmlite import ir
 
 from lanax._llvm.memory import Index, is_varying
-
-#: Arrays of up to this many elements are unrolled into lane values.
-UNROLL = 64
-
+from lanax._planning.work import UNROLL as UNROLL
 
 ALWAYS_MASKED = object()
 
@@ -54,13 +51,15 @@ class Array:
 
 
 class Elements(Array):
-    """A small array as the list of its lane values."""
+    """A small array as the list of its lane values. `copied`: the block in which it was last stored to be read from
+    memory, and that memory."""
 
     def __init__(self, values: np.ndarray, dtype: np.dtype, pick: Callable[[Elements, tuple], ir.Value] | None = None):
         self.values = values
         self.shape = values.shape
         self.dtype = np.dtype(dtype)
         self.varying = any(isinstance(v.type, ir.VectorType) for v in values.flat)
+        self.copied: tuple[ir.Block, Memory] | None = None
         self._pick = pick
 
     def at(self, *index: Index) -> ir.Value:
@@ -78,6 +77,7 @@ class Memory(Array):
         done in place.
       born: the mask under which the memory was allocated. Under that mask an update in place may write all lanes:
         those that are off have nothing there. `ALWAYS_MASKED`: where that is not known.
+      base: the address of an array that is dense, as `Emitter.allocate` lays it out; None where that is not known.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype, varying: bool, buffer: Buffer,
@@ -90,6 +90,7 @@ class Memory(Array):
         self.reads = frozenset({buffer})
         self.owned = owned
         self.born: object = ALWAYS_MASKED
+        self.base: ir.Value | None = None
         self._load = load
         self._store = store
 
@@ -103,7 +104,9 @@ class Memory(Array):
 
     def borrowed(self) -> Memory:
         """The same memory, to be read only."""
-        return Memory(self.shape, self.dtype, self.varying, self.buffer, self._load)
+        memory = Memory(self.shape, self.dtype, self.varying, self.buffer, self._load)
+        memory.base = self.base
+        return memory
 
 
 class Lazy(Array):

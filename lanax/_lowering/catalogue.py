@@ -45,8 +45,8 @@ _WHOLE_BATCH = "under jax.vmap the bits of a batch of `rbg` keys are drawn at on
 
 #: Why an equation of a numeric primitive is not in lanes, where no rule and no composition takes it.
 REASONS: Mapping[str, str] = {
-    "eig": "matrices of more than 16 rows, or stacks of complex ones",
-    "fft": "more than 128 elements along an axis, 4096 in all, or a prime factor above 61: XLA's are faster",
+    "eig": "matrices of more than 16 rows",
+    "fft": "a Fourier transform of more than 128 elements along an axis, 4096 in all, or of a prime factor above 61",
     "random_bits": _WHOLE_BATCH,
     "random_fold_in": "the keys that `unsafe_rbg` makes are bits of `rbg`: " + _WHOLE_BATCH,
     "random_gamma": "it draws bits from `rbg` keys, one example after another",
@@ -58,14 +58,15 @@ REASONS: Mapping[str, str] = {
 
 
 def _larger_than(most: int) -> str:
-    return f"a complex matrix of more than {most} rows or columns, or a stack of them, is left to XLA"
+    return f"a complex matrix of more than {most} rows or columns is left to XLA"
 
 
 #: The same of complex operands, by primitive.
 COMPLEX_REASONS: Mapping[str, str] = {
     **dict.fromkeys(("cholesky", "lu", "triangular_solve"), _larger_than(10)),
-    **dict.fromkeys(("geqrf", "householder_product", "schur", "hessenberg"), _larger_than(16)),
+    **dict.fromkeys(("geqp3", "geqrf", "hessenberg", "householder_product", "ormqr", "qr", "schur", "tridiagonal"),
+                    _larger_than(16)),
     "eigh": _larger_than(6),
-    "qr": _larger_than(16) + ", and so is QR with pivoting",
     "svd": _larger_than(12),
+    "tridiagonal_solve": "tridiagonal systems that are perturbed are left to XLA",
 }

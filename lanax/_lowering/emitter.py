@@ -41,6 +41,19 @@ class Emitter(Control):
         self.unrolled_products += multiply_adds
         return True
 
+    def function(self, name: str, args: int, fill: Callable[[Emitter, Sequence[ir.Value]], None]) -> ir.Function:
+        """A function of so many addresses, made once in a kernel: `fill(b, addresses)` emits what it does, without
+        scratch. What it writes at one of them is not read at another."""
+        function = self.ir.module.globals.get(name)
+        if function is None:
+            function = out_of_line(self.ir.module, name, [t.PTR] * args)
+            inner = Emitter(ir.IRBuilder(function.append_basic_block("entry")), self.lanes, self.mask_bits,
+                            ir.Constant(t.PTR, ir.Undefined))
+            inner.fast = self.fast
+            fill(inner, function.args)
+            inner.ir.ret_void()
+        return function
+
     # -- index arithmetic ----------------------------------------------------------------------------------------
     def i64(self, value: int) -> ir.Constant:
         return ir.Constant(t.I64, value)
@@ -140,7 +153,11 @@ class Emitter(Control):
 
     def indexable(self, x: Array) -> Array:
         """The array in memory, where an index known only at run time can read it."""
-        return self.stored(x) if isinstance(x, Elements) and x.size > 1 else x
+        if not isinstance(x, Elements) or x.size <= 1:
+            return x
+        if x.copied is None or x.copied[0] is not self.ir.block:
+            x.copied = self.ir.block, self.stored(x).borrowed()
+        return x.copied[1]
 
     def stored(self, x: Array) -> Memory:
         """The array in memory; evaluated into fresh scratch where it is not there yet."""
@@ -192,8 +209,15 @@ class Emitter(Control):
         """Fresh scratch, `[element][lane]`; of a uniform array, one element for all lanes."""
         lanes = self.lanes if varying else 1
         base = self.reserve(math.prod(shape) * t.lane_type(np.dtype(dtype)).itemsize * lanes)
+        return self.dense(base, shape, dtype, varying)
+
+    def dense(self, base: ir.Value, shape: Sequence[int], dtype: np.dtype, varying: bool) -> Memory:
+        """The array that `allocate` has laid out at `base`."""
+        lanes = self.lanes if varying else 1
         strides = [s * lanes for s in row_major(shape)]
-        return self.memory(base, shape, dtype, strides, int(varying), 0, aligned=True, owned=True)
+        memory = self.memory(base, shape, dtype, strides, int(varying), 0, aligned=True, owned=True)
+        memory.base = base
+        return memory
 
     def memory(self, base: ir.Value, shape: Sequence[int], dtype: np.dtype, strides: Sequence[Index],
                lane_stride: Index, offset: Index, aligned: bool = False, owned: bool = False) -> Memory:
@@ -233,13 +257,14 @@ class Emitter(Control):
         self.count(head, [], body)
 
     def _pick(self, x: Elements, index: tuple[Index, ...]) -> ir.Value:
-        """One element of an unrolled array at an index known only at run time."""
-        if x.size == 1:
-            return x.values.flat[0]
-        flat = self.flat_index(index, x.shape)
+        """One element of an unrolled array at an index of which a part, at least, is known only at run time."""
+        here = x.values[tuple(i if isinstance(i, int) else slice(None) for i in index)]
+        values = list(here.flat)
+        if len(values) == 1:
+            return values[0]
+        flat = self.flat_index([i for i in index if not isinstance(i, int)], here.shape)
         assert isinstance(flat, ir.Value)
         flat = self.splat(self.resize_int(flat, t.I32)) if x.varying else self.resize_int(flat, t.I32)
-        values = list(x.values.flat)
         bit = 1
         while len(values) > 1:  # halve the choice by each bit of the index
             odd = self.ne(self.and_(flat, bit), 0)
@@ -254,6 +279,18 @@ UNROLLED_PRODUCTS = 1536
 
 #: `for_each` runs up to this many elements without a loop.
 LOOP_UNROLL = 16
+
+
+def out_of_line(module: ir.Module, name: str, args: Sequence[ir.Type]) -> ir.Function:
+    """A function without a body that is never inlined; what its addresses point to does not overlap."""
+    function = ir.Function(module, ir.FunctionType(t.VOID, args), name)
+    function.linkage = "internal"
+    function.attributes.add("noinline")
+    function.attributes.add("nounwind")
+    for arg in function.args:
+        if isinstance(arg.type, ir.PointerType):
+            arg.add_attribute("noalias")
+    return function
 
 
 def within(x: Array, index: tuple[Index, ...], shape: tuple[int, ...]) -> tuple[Index, ...]:

@@ -9,11 +9,11 @@ import numpy as np
 from llvmlite import ir
 
 from lanax._errors import LoweringError, RuleError
-from lanax._jax import Jaxpr, JaxprEqn, Literal, Var, source_line
+from lanax._jax import Jaxpr, JaxprEqn, Literal, Var, is_key, source_line
 from lanax._lowering.arrays import Array, Lazy
 from lanax._lowering.context import Context, LowerInner
 from lanax._lowering.emitter import Emitter
-from lanax._lowering.keys import by_word, is_complex, is_key
+from lanax._lowering.keys import by_word, is_complex
 from lanax._lowering.liveness import Liveness
 from lanax._lowering.meter import counts, inside
 from lanax._lowering.registry import RULES

@@ -13,7 +13,7 @@ from llvmlite import ir
 
 from lanax._llvm import types as t
 from lanax._lowering import rules as _rules
-from lanax._lowering.emitter import Emitter
+from lanax._lowering.emitter import Emitter, out_of_line
 from lanax._lowering.jaxpr import lower_jaxpr
 from lanax._lowering.meter import Meter
 from lanax._lowering.operands import Operand, input_array, store_output
@@ -186,14 +186,7 @@ class _Builder:
     def _body(self) -> tuple[ir.Function, Emitter, Frame]:
         """A function of the frame that computes examples: it, an emitter in it, and its arguments. Its buffers and its
         scratch do not overlap."""
-        signature = ir.FunctionType(t.VOID, [t.PTR] * self.buffers + [t.I64] * 3 + [t.PTR])
-        function = ir.Function(self.module, signature, "body")
-        function.linkage = "internal"
-        function.attributes.add("noinline")
-        function.attributes.add("nounwind")
-        for arg in function.args:
-            if isinstance(arg.type, ir.PointerType):
-                arg.add_attribute("noalias")
+        function = out_of_line(self.module, "body", [t.PTR] * self.buffers + [t.I64] * 3 + [t.PTR])
         *buffers, first, last, size, scratch = function.args
         b = Emitter(ir.IRBuilder(function.append_basic_block("entry")), self.lanes, self.mask_bits, scratch)
         b.fast = self.fast

@@ -10,31 +10,32 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
+from lanax._jax import words_type
 from lanax._llvm import types as t
 from lanax._llvm.memory import Index, address, index_add, index_mul
 from lanax._llvm.transpose import block_size, transpose
 from lanax._lowering.arrays import UNROLL, Array, Memory
 from lanax._lowering.emitter import Emitter, row_major
-from lanax._lowering.keys import is_complex, is_key, words_shape
+from lanax._lowering.keys import is_complex
 
 
 @dataclasses.dataclass(frozen=True)
 class Operand:
     """An input or output of a kernel: shape and dtype of one example, and where the batch axis stands (None: it has
-    none, all examples share it)."""
+    none, all examples share it). `parts`: of how many elements a number is, two where they are complex."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
     axis: int | None
+    parts: int = 1
 
     @classmethod
     def of(cls, aval: Any, axis: int | None) -> Operand:
         """The operand of a type; keys are arrays of their words, complex numbers of their parts."""
-        if is_key(aval):
-            return cls((*aval.shape, *words_shape(aval)), np.dtype(np.uint32), axis)
         if is_complex(aval):
-            return cls((*aval.shape, 2), np.zeros((), aval.dtype).real.dtype, axis)
-        return cls(tuple(aval.shape), np.dtype(aval.dtype), axis)
+            return cls((*aval.shape, 2), np.zeros((), aval.dtype).real.dtype, axis, parts=2)
+        shape, dtype = words_type(aval)
+        return cls(shape, np.dtype(dtype), axis)
 
     @property
     def itemsize(self) -> int:
@@ -94,7 +95,7 @@ _INSERTS = 128
 
 def _through_memory(b: Emitter, op: Operand) -> bool:
     size = math.prod(op.shape)
-    return op.axis is not None and op.inner > 1 and size <= UNROLL and size * b.lanes > _INSERTS
+    return op.axis is not None and op.inner > 1 and size <= UNROLL * op.parts and size * b.lanes > _INSERTS
 
 
 def input_array(b: Emitter, op: Operand, pointer: ir.Value, size: ir.Value, start: Index) -> Array:
@@ -103,7 +104,8 @@ def input_array(b: Emitter, op: Operand, pointer: ir.Value, size: ir.Value, star
     if _through_memory(b, op):
         rows = _Rows(b, op, pointer, size, start)
         rows.load()
-        return b.unrolled(rows.slots.all())
+        found = rows.slots.all()
+        return b.unrolled(found) if found.small else found.borrowed()
     memory = strided(b, op, pointer, size, start).borrowed()
     shared = op.axis is None and op.shape != ()
     return b.unrolled(memory) if memory.small and not shared else memory

@@ -78,6 +78,7 @@ class Product:
         self.b = b
         self.lhs, self.rhs, self.hole = lhs, rhs, hole
         self.dtype = np.dtype(dtype)
+        self.numbers = dimension_numbers
         self.batch, self.rows, self.columns, self.depth = product_sizes(lhs, rhs, dimension_numbers)
         self.shape = (*self.batch, *self.rows, *self.columns)
         self.left_place = _places(len(lhs.shape), left_batch, left_contracted)
@@ -179,9 +180,31 @@ class Product:
         return self.results(batch[0], rows, columns)
 
     def in_memory(self) -> Memory:
-        """Many results: loops over the tiles of the last axes, inside loops over the other axes."""
+        """Many results. Where the operands lie as all do that are computed, products of one kind share a function: a
+        program with matrices has many, and the compiler's time grows with all of them together."""
+        out = self.b.allocate(self.shape, self.dtype, self.varying)
+        places = [getattr(x, "base", None) for x in (self.lhs, self.rhs, out)]
+        if None in places or self.hole is not None or self.b.meter is not None:
+            self._fill(out)
+        else:
+            self.b.ir.call(self.b.function(self._name(), 3, self._fill_at), places)
+        return out
+
+    def _name(self) -> str:
+        """What tells products apart that do not share a function."""
+        kinds = (f"{x.dtype}{list(x.shape)}{'v' if x.varying else 'u'}" for x in (self.lhs, self.rhs))
+        return " ".join(["lanax.product", str(self.dtype), str(self.b.lanes), *kinds, str(self.numbers)])
+
+    def _fill_at(self, b: Emitter, places: Sequence[ir.Value]) -> None:
+        lhs, rhs = (b.dense(place, x.shape, x.dtype, x.varying)
+                    for place, x in zip(places[:2], (self.lhs, self.rhs), strict=True))
+        product = Product(b, lhs, rhs, self.numbers, self.dtype)
+        product.unrolled = False
+        product._fill(b.dense(places[2], self.shape, self.dtype, self.varying))
+
+    def _fill(self, out: Memory) -> None:
+        """Loops over the tiles of the last axes, inside loops over the other axes."""
         b = self.b
-        out = b.allocate(self.shape, self.dtype, self.varying)
         outer = (self.batch, self.rows[:-1], self.columns[:-1])
 
         def matrix(*index: Index) -> None:
@@ -196,7 +219,6 @@ class Product:
                 out.put((*batch, *row, *column), value)
 
         each(b, [*itertools.chain(*outer)], matrix)
-        return out
 
 
 def _is_zero(x: ir.Value, y: ir.Value) -> bool:

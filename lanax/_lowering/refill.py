@@ -10,12 +10,12 @@ from llvmlite import ir
 from lanax._jax import Literal
 from lanax._llvm import types as t
 from lanax._lowering.arrays import Array
+from lanax._lowering.carry import Carry, borrow
 from lanax._lowering.context import Context
 from lanax._lowering.emitter import Emitter
 from lanax._lowering.jaxpr import lower_jaxpr
 from lanax._lowering.meter import counts, inside
 from lanax._lowering.operands import Operand, Slots, input_array, store_output, strided
-from lanax._lowering.rules.control_flow import Carry, borrow
 from lanax._planning.refill import Loop
 
 Values = list[ir.Value]

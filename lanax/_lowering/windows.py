@@ -19,6 +19,8 @@ from lanax._lowering.emitter import Emitter
 #: An unrolled array of up to this many elements is read at varying indices by selects; a larger one, where it is read
 #: more than a few times, from memory. (Measured: storing 32 elements costs as much as reading one of them five times.)
 _SELECTS = 16
+#: And one of any size where each of its elements can only come from so many places, as where rows are exchanged.
+_CHOICES = 8
 _INT32_MAX = 2**31 - 1
 
 #: For one dimension: the positions at which a window may start, and what tests for each (None: it is known).
@@ -73,6 +75,11 @@ class Windows:
         """Number of elements of one window."""
         return math.prod(self.sizes)
 
+    @property
+    def choices(self) -> int:
+        """Number of places at which a window may be."""
+        return math.prod(self.limit(dim) + 1 for dim in self.coordinates)
+
     def with_coordinates(self, change: Callable[[Array], Array]) -> Windows:
         """The windows with coordinates in another form."""
         return dataclasses.replace(self, coordinates={d: change(c) for d, c in self.coordinates.items()})
@@ -118,7 +125,8 @@ def read_windows(b: Emitter, x: Array, windows: Windows, shape: Sequence[int],
         windows = windows.with_coordinates(lambda c: readable(b, c, windows.size))
     starts = {group: windows.start(b, group) for group in np.ndindex(*windows.groups)} if few else {}
     known = few and all(isinstance(i, int) for start in starts.values() for i in start.index)
-    by_selects = size == 1 or (windows.varying and (x.size <= _SELECTS or x.size * size <= 8 * _SELECTS))
+    by_selects = size == 1 or (windows.varying and (
+        x.size <= _SELECTS or x.size * size <= 8 * _SELECTS or (few and windows.choices <= _CHOICES)))
     source = x if isinstance(x, Elements) and (known or by_selects) else readable(b, x, -(-size // max(x.size, 1)))
     only = next(iter(starts.values())) if windows.count == 1 else None
 

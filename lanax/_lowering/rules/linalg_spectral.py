@@ -71,13 +71,16 @@ def _eigh_rule(ctx: Context, a: Array, *, lower: bool, **_: Any) -> list[Array]:
 
 # -- reduced forms ---------------------------------------------------------------------------------------------------
 def _why_no_reduction(avals_in: tuple[Any, ...], avals_out: tuple[Any, ...], params: Mapping[str, Any]) -> str | None:
-    """Real matrices of 2 x 2 to 32 x 32."""
-    return "a number is left to XLA" if avals_in[0].shape[-1] < 2 else why_not_looped(avals_in[0])
+    """Real matrices of up to 32 x 32."""
+    return why_not_looped(avals_in[0])
 
 
 @register("tridiagonal", supports=_why_no_reduction, cost=16.0)
 def _tridiagonal_rule(ctx: Context, a: Array, *, lower: bool, **_: Any) -> list[Array]:
     b, n = ctx.b, a.shape[-1]
+
+    def of_number(x: Flat) -> list[Flat]:
+        return [x, x, [], []]
 
     def looped(a: Memory, *results: Memory) -> None:
         # The upper triangle is reduced from its end: as the lower one, with all in reverse order.
@@ -89,6 +92,8 @@ def _tridiagonal_rule(ctx: Context, a: Array, *, lower: bool, **_: Any) -> list[
         b.copy(a, out)
         each_of(b, 0, n, lambda i: each_of(b, 0, b.iadd(i, 1), lambda j: out.put((i, j), whole.at(i, j))))
 
+    if n == 1:
+        return each_matrix(b, 2, [a], results_of(ctx), of_number)
     return each_in_memory(b, 2, [a], results_of(ctx), looped)
 
 
@@ -98,6 +103,8 @@ def _hessenberg_rule(ctx: Context, a: Array, **_: Any) -> list[Array]:
         ctx.b.copy(a, out)
         make_hessenberg(ctx.b, out, taus)
 
+    if a.shape[-1] == 1:
+        return each_matrix(ctx.b, 2, [a], results_of(ctx), lambda x: [x, []])
     return each_in_memory(ctx.b, 2, [a], results_of(ctx), looped)
 
 

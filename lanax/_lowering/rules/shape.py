@@ -135,12 +135,6 @@ def _unstack_rule(ctx: Context, x: Array, *, axis: int, **_: Any) -> list[Array]
             for k, aval in enumerate(ctx.avals_out)]
 
 
-@register("copy", cost=0.0)
-@register("copy_p", cost=0.0)
-def _copy_rule(ctx: Context, x: Array, **_: Any) -> Array:
-    return x
-
-
 # -- new elements ----------------------------------------------------------------------------------------------------
 @register("iota")
 def _iota_rule(ctx: Context, *_dynamic: Array, dimension: int, **_: Any) -> Array:

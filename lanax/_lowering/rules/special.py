@@ -234,18 +234,20 @@ def _limits(a: Any, x: Any) -> tuple[Any, Any, Any]:
 
 def _igamma(a: Any, x: Any) -> Any:
     """In float64 by a series, a continued fraction, or for large operands Temme's expansion."""
-    zero, one, undefined = _limits(a, x)
-    plain = ~(zero | one | undefined)
-    p, _ = _incomplete_gamma(jnp.where(plain, a, 1.0), jnp.where(plain, x, 1.0))
-    return jnp.where(undefined, np.nan, jnp.where(zero, 0.0, jnp.where(one, 1.0, p)))
+    return _between_limits(a, x, 0)
 
 
 def _igammac(a: Any, x: Any) -> Any:
     """In float64 by a series, a continued fraction, or for large operands Temme's expansion."""
+    return _between_limits(a, x, 1)
+
+
+def _between_limits(a: Any, x: Any, which: int) -> Any:
+    """P (0) or Q (1), everywhere."""
     zero, one, undefined = _limits(a, x)
     plain = ~(zero | one | undefined)
-    _, q = _incomplete_gamma(jnp.where(plain, a, 1.0), jnp.where(plain, x, 1.0))
-    return jnp.where(undefined, np.nan, jnp.where(zero, 1.0, jnp.where(one, 0.0, q)))
+    value = _incomplete_gamma(jnp.where(plain, a, 1.0), jnp.where(plain, x, 1.0))[which]
+    return jnp.where(undefined, np.nan, jnp.where(zero, float(which), jnp.where(one, 1.0 - which, value)))
 
 
 def _igamma_grad_a(a: Any, x: Any) -> Any:
