@@ -92,6 +92,7 @@ def _moves() -> list[Case]:
         ("dynamic_update_slice", "", lambda z, w, i: lax.dynamic_update_slice(z, w[:2, :2], (i, i)),
          (z, w, ((), np.int32))),
         ("gather", "", lambda z, i: z[i % 3], (z, ((2,), np.int32))),
+        ("gather", "rows", lambda z, i: z[i % 7], (disc((7, 6), C64), ((7,), np.int32))),
         ("gather", "fill", lambda z, i: z.at[i].get(mode="fill"), (z, ((2,), np.int32))),
         ("gather", "fill-value", lambda z, i: lax.gather(z, i, gather, (1, 4), mode="fill", fill_value=2.0),
          (z, ((2, 1), np.int32))),
@@ -175,6 +176,27 @@ def _singular(a: Any) -> Any:
     return values, (u * values) @ vh, u.conj().T @ u
 
 
+def _reflected() -> list[Case]:
+    def multiplied(a: Any, c: Any) -> Any:
+        packed, taus = _linalg.geqrf(a)
+        return [_linalg.ormqr(packed, taus, x, left=left, transpose=transpose)
+                for left, x in ((True, c), (False, c.T)) for transpose in (True, False)]
+
+    def pivoted(a: Any) -> Any:
+        return lax.linalg.qr(a, pivoting=True, full_matrices=False)
+
+    first = Case("geqp3", "some-first-complex", _linalg.geqp3, (
+        disc((4, 5), C128), lambda rng, batch: rng.integers(0, 2, (batch, 5)).astype(np.int32)), rtol=1e-9, atol=1e-10)
+    systems = [Case("tridiagonal_solve", f"{n}-complex", lax.linalg.tridiagonal_solve, (disc((n,), C128),) * 3
+                    + (disc((n, 2), C128),), rtol=1e-8, atol=1e-8) for n in (1, 2, 7)]
+    forms = [Case("tridiagonal", f"{n}-{lower}-complex", lambda a, lower=lower: lax.linalg.tridiagonal(a, lower=lower),
+                  (disc((n, n), C128),), rtol=1e-9, atol=1e-10) for n, lower in ((1, True), (3, True), (4, False))]
+    return [first, *systems, *forms,
+            Case("ormqr", "complex", multiplied, (disc((4, 2), C128), disc((4, 3), C128)), rtol=1e-9, atol=1e-10),
+            *(Case("qr", f"pivoted-{m}-{n}-complex", pivoted, (disc((m, n), C128),), rtol=1e-9, atol=1e-10)
+              for m, n in ((3, 3), (4, 2), (2, 5)))]
+
+
 def _linear_algebra() -> list[Case]:
     out = []
     chosen = ((True, True, False, False, False), (True, False, True, True, True), (False, True, True, False, False),
@@ -206,6 +228,7 @@ def _linear_algebra() -> list[Case]:
             Case("eig", "complex", _eigen, (disc((2, 2), C64),), rtol=1e-4, atol=1e-5),
             Case("svd", "complex", _singular, (disc((2, 3), C64),), rtol=1e-4, atol=1e-5),
             Case("hessenberg", "complex", lax.linalg.hessenberg, (disc((4, 4), C128),), rtol=1e-8, atol=1e-9),
+            *_reflected(),
             Case("householder_product", "complex", lambda a: lax.linalg.householder_product(*_linalg.geqrf(a)), small,
                  rtol=1e-8, atol=1e-9)]
 

@@ -174,7 +174,7 @@ def _reduced() -> list[Case]:
     rows = [row("schur", f"{n}", schur, of(n, n)) for n in (2, 3, 6)]
     rows += [row("schur", "blocks", schur, blocks), row("schur", "many", schur, of(2, 3, 3)),
              row("eig", "3", eig, of(3, 3)), row("eig", "left", left, of(3, 3))]
-    for n in (2, 5):
+    for n in (1, 2, 5):
         rows.append(row("hessenberg", f"{n}", lax.linalg.hessenberg, of(n, n)))
         for lower in (True, False):
             rows.append(row("tridiagonal", f"{n} {lower}", lambda a, o=lower: lax.linalg.tridiagonal(a, lower=o),
@@ -202,6 +202,8 @@ def _products() -> list[Case]:
     for left, transpose in ((True, False), (False, True)):
         fun = lambda a, c, o=(left, transpose): ormqr(a, _taus(a), c, left=o[0], transpose=o[1])  # noqa: E731
         rows.append(row("ormqr", f"large {left}", fun, of(10, 9), of(10, 13) if left else of(3, 10)))
+    rows.append(row("ormqr", "both", lambda a, c: [ormqr(a, _taus(a), c, transpose=x) for x in (False, True)], of(4, 2),
+                    of(4, 3)))
     rows.append(row("householder_product", "large", lambda a: lax.linalg.householder_product(a, _taus(a)[:7]),
                     of(12, 9)))
     return [*rows, row("symmetric_product", "", lambda a, c: lax.linalg.symmetric_product(a, c, alpha=2.0, beta=0.5),

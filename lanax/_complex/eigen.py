@@ -9,6 +9,7 @@ import numpy as np
 from jax import lax
 
 from lanax._complex import scaling
+from lanax._complex.matrices import of_stacks
 from lanax._complex.registry import Complex, register_complex
 
 #: Larger matrices are left to XLA.
@@ -18,11 +19,12 @@ SWEEPS = 15
 
 
 @register_complex("eigh")
+@of_stacks(2)
 def _eigh(a: Complex, *, lower: bool, subset_by_index: Any = None, **_: Any) -> list[Any]:
     """Eigenvectors as columns, and ascending eigenvalues. As LAPACK does it, an eigenvector has a real first element
     (last, where the upper triangle is read); here that is not negative."""
     n = a.re.shape[-1]
-    if a.re.ndim != 2 or not 0 < n <= _MOST or subset_by_index not in (None, (0, n)):
+    if not 0 < n <= _MOST or subset_by_index not in (None, (0, n)):
         raise NotImplementedError("matrices too large, or some eigenvalues only")
     a = _hermitian(a, lower)
     largest = jnp.max(jnp.concatenate([lax.abs(a.re).ravel(), lax.abs(a.im).ravel()]))

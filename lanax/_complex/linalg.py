@@ -10,7 +10,7 @@ from jax import lax
 
 from lanax._complex import linalg_looped as looped
 from lanax._complex.arithmetic import multiply, reciprocal
-from lanax._complex.matrices import conjugate, each, joined, less_outer, reflected, reflector, stacked
+from lanax._complex.matrices import conjugate, each, joined, less_outer, of_stacks, reflected, reflector, stacked
 from lanax._complex.registry import Complex, register_complex
 
 #: Rows and columns up to which a factorisation is unrolled: in loops it takes two to three times as long.
@@ -22,8 +22,8 @@ _MOST, _MOST_OF_QR = 10, 16
 def _is_unrolled(*matrices: Complex, most: int = _MOST) -> bool:
     """Whether matrices are small enough to be; raises where they are not for lanes."""
     sides = [side for x in matrices for side in x.re.shape]
-    if any(x.re.ndim != 2 for x in matrices) or max(sides) > most or min(sides) == 0:
-        raise NotImplementedError("matrices too large, or stacks of them, or empty ones")
+    if max(sides) > most or min(sides) == 0:
+        raise NotImplementedError("matrices too large, or empty")
     return max(sides) <= _UNROLLED
 
 
@@ -34,6 +34,7 @@ def _inverse_pivot(x: Complex) -> Complex:
 
 
 @register_complex("lu")
+@of_stacks(2)
 def _lu(a: Complex, **_: Any) -> list[Any]:
     """By rows, with partial pivoting: the largest |Re| + |Im| of a column is its pivot."""
     if not _is_unrolled(a):
@@ -62,6 +63,7 @@ def _lu(a: Complex, **_: Any) -> list[Any]:
 
 
 @register_complex("triangular_solve")
+@of_stacks(2, 2)
 def _triangular_solve(a: Complex, b: Complex, *, left_side: bool, lower: bool, transpose_a: bool, conjugate_a: bool,
                       unit_diagonal: bool) -> Complex:
     """By columns of the triangle: each unknown is taken out of the equations that are left."""
@@ -90,6 +92,7 @@ def _triangular_solve(a: Complex, b: Complex, *, left_side: bool, lower: bool, t
 
 
 @register_complex("cholesky")
+@of_stacks(2)
 def _cholesky(a: Complex, **_: Any) -> Complex:
     """The lower factor, from the lower triangle; NaN for a matrix that is not positive definite."""
     if not _is_unrolled(a):
@@ -111,6 +114,7 @@ def _cholesky(a: Complex, **_: Any) -> Complex:
 
 
 @register_complex("geqrf")
+@of_stacks(2)
 def _geqrf(a: Complex, **_: Any) -> list[Complex]:
     """R, with the reflectors below it, and their factors."""
     if not _is_unrolled(a, most=_MOST_OF_QR):
@@ -134,6 +138,7 @@ def _geqrf(a: Complex, **_: Any) -> list[Complex]:
 
 
 @register_complex("householder_product")
+@of_stacks(2, 1)
 def _householder_product(a: Complex, t: Complex) -> Complex:
     """The first columns of the product of the reflectors."""
     if not _is_unrolled(a, most=_MOST_OF_QR):
@@ -153,8 +158,12 @@ def _householder_product(a: Complex, t: Complex) -> Complex:
 
 def orthonormal(a: Complex, width: int) -> tuple[Complex, Complex]:
     """Q, of so many columns, and R with as many rows."""
-    m, n = a.re.shape
     packed, t = _geqrf(a)
+    return _taken_apart(packed, t, width)
+
+
+def _taken_apart(packed: Complex, t: Complex, width: int) -> tuple[Complex, Complex]:
+    m, n = packed.re.shape
     wide = packed
     if width > n:
         wide = joined([packed, each(lambda part: jnp.zeros((m, width - n), part.dtype), packed)], 1)
@@ -163,9 +172,43 @@ def orthonormal(a: Complex, width: int) -> tuple[Complex, Complex]:
 
 
 @register_complex("qr")
-def _qr(a: Complex, *, pivoting: bool = False, full_matrices: bool, **_: Any) -> list[Complex]:
-    if pivoting:
-        raise NotImplementedError("QR with pivoting")
+@of_stacks(2)
+def _qr(a: Complex, *, pivoting: bool = False, full_matrices: bool, **_: Any) -> list[Any]:
     _is_unrolled(a, most=_MOST_OF_QR)
     m, n = a.re.shape
-    return list(orthonormal(a, m if full_matrices else min(m, n)))
+    width = m if full_matrices else min(m, n)
+    if not pivoting:
+        return list(orthonormal(a, width))
+    packed, order, t = looped.geqp3(a, jnp.zeros(n, jnp.int32))
+    return [*_taken_apart(packed, t, width), order - 1]
+
+
+@register_complex("geqp3")
+@of_stacks(2, 1)
+def _geqp3(a: Complex, order: Any, **_: Any) -> list[Any]:
+    _is_unrolled(a, most=_MOST_OF_QR)
+    return looped.geqp3(a, order)
+
+
+@register_complex("ormqr")
+@of_stacks(2, 1, 2)
+def _ormqr(a: Complex, t: Complex, c: Complex, *, left: bool, transpose: bool) -> Complex:
+    """Q C, or Q^H C; or from the right C Q, or C Q^H."""
+    _is_unrolled(a, c, most=_MOST_OF_QR)
+    if left:
+        return looped.multiplied(a, t, c, transpose)
+    return _adjoint(looped.multiplied(a, t, _adjoint(c), not transpose))
+
+
+def _adjoint(x: Complex) -> Complex:
+    return each(jnp.transpose, conjugate(x))
+
+
+# -- tridiagonal systems ---------------------------------------------------------------------------------------------
+@register_complex("tridiagonal_solve")
+@of_stacks(1, 1, 1, 2)
+def _tridiagonal_solve(low: Complex, diagonal: Complex, high: Complex, b: Complex, *, perturb_singular: bool = False,
+                       **_: Any) -> Complex:
+    if perturb_singular or 0 in b.re.shape:
+        raise NotImplementedError("systems that are perturbed, or empty")
+    return looped.tridiagonal_solve(low, diagonal, high, b)

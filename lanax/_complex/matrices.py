@@ -3,15 +3,40 @@ primitive."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from lanax._complex.arithmetic import multiply, reciprocal
 from lanax._complex.registry import Complex
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def of_stacks(*ranks: int) -> Callable[[F], F]:
+    """Decorator: a function of matrices and vectors of these ranks takes stacks of them as well, one after another."""
+
+    def decorate(fun: Any) -> Any:
+        @functools.wraps(fun)
+        def run(*operands: Any, **params: Any) -> Any:
+            shape = jax.tree.leaves(operands[0])[0].shape
+            batch = shape[: len(shape) - ranks[0]]
+            if not batch:
+                return fun(*operands, **params)
+            if 0 in shape:
+                raise NotImplementedError("empty stacks")
+            flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[len(batch) :]), operands)
+            out = lax.map(lambda xs: fun(*xs, **params), flat)
+            return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[1:]), out)
+
+        return run
+
+    return decorate
 
 
 def each(fun: Callable[..., Any], *values: Complex) -> Complex:

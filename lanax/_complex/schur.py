@@ -18,6 +18,7 @@ from lanax._complex.matrices import (
     joined,
     less_outer,
     minus,
+    of_stacks,
     plus,
     product,
     quotient,
@@ -40,8 +41,8 @@ _LARGE = 1e6
 
 
 def _check(a: Any) -> int:
-    if not isinstance(a, Complex) or a.re.ndim != 2 or not 0 < a.re.shape[0] <= _MOST:
-        raise NotImplementedError("stacks of matrices, or matrices too large to be unrolled, or empty")
+    if not isinstance(a, Complex) or not 0 < a.re.shape[0] <= _MOST:
+        raise NotImplementedError("matrices that are real, too large, or empty")
     return a.re.shape[0]
 
 
@@ -83,6 +84,7 @@ def _hessenberg(a: Complex) -> tuple[Complex, Complex, Complex, Complex]:
 
 
 @register_complex("hessenberg")
+@of_stacks(2)
 def _packed(a: Complex, **_: Any) -> list[Complex]:
     """As LAPACK's gehrd: H, the reflectors below it, and their factors."""
     n = _check(a)
@@ -91,6 +93,29 @@ def _packed(a: Complex, **_: Any) -> list[Complex]:
     h, _q, vectors, factors = _hessenberg(a)
     below = np.tri(n, k=-2, dtype=bool)
     return [where(below, vectors, h), each(lambda part: part[: n - 1], factors)]
+
+
+@register_complex("tridiagonal")
+@of_stacks(2)
+def _tridiagonal(a: Complex, *, lower: bool, **_: Any) -> list[Any]:
+    """As LAPACK's hetrd: T with the reflectors beside it, its diagonals, and the factors of the reflectors."""
+    n = _check(a)
+
+    def turned(x: Any) -> Any:
+        """The upper triangle is reduced from its end: as the lower one, with all in reverse order."""
+        return x if lower else jnp.flip(x)
+
+    a = each(turned, a)
+    below, diagonal = np.tri(n, k=-1, dtype=bool), np.eye(n, dtype=bool)
+    if n == 1:
+        empty = a.re[0, :0]
+        return [Complex(a.re, 0 * a.re), a.re[0], empty, Complex(empty, empty)]
+    strict = where(below, a, 0)
+    full = plus(where(diagonal, Complex(a.re, 0), strict), each(jnp.transpose, conjugate(strict)))
+    h, _q, vectors, factors = _hessenberg(full)
+    d, e = jnp.diagonal(h.re), jnp.diagonal(h.re, -1)
+    out = where(np.tri(n, k=-2, dtype=bool), vectors, where(np.tri(n, dtype=bool), Complex(h.re, 0 * h.re), a))
+    return [each(turned, out), turned(d), turned(e), each(lambda part: turned(part[: n - 1]), factors)]
 
 
 # -- the QR algorithm ------------------------------------------------------------------------------------------------
@@ -203,6 +228,7 @@ def schur_form(a: Complex) -> tuple[Complex, Complex]:
 
 
 @register_complex("schur")
+@of_stacks(2)
 def _schur(a: Complex, *, compute_schur_vectors: bool, sort_eig_vals: bool, **_: Any) -> list[Complex]:
     """Eigenvalues come in an order of the algorithm's, and a Schur vector may have another phase than LAPACK's."""
     _check(a)
@@ -214,6 +240,7 @@ def _schur(a: Complex, *, compute_schur_vectors: bool, sort_eig_vals: bool, **_:
 
 # -- eigenvectors ----------------------------------------------------------------------------------------------------
 @register_complex("eig")
+@of_stacks(2)
 def _eig(a: Complex, *, compute_left_eigenvectors: bool, compute_right_eigenvectors: bool, **_: Any) -> list[Complex]:
     """As LAPACK's geev: eigenvectors have length one, and their largest elements are real."""
     _check(a)

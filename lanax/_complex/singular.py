@@ -10,7 +10,7 @@ from jax import lax
 from lanax._complex import scaling
 from lanax._complex.eigen import SWEEPS, columns_turned, rotations, tournament
 from lanax._complex.linalg import orthonormal
-from lanax._complex.matrices import conjugate, each, scaled, square, where
+from lanax._complex.matrices import conjugate, each, of_stacks, scaled, square, where
 from lanax._complex.registry import Complex, register_complex
 
 #: Larger matrices are left to XLA.
@@ -18,11 +18,12 @@ _MOST = 12
 
 
 @register_complex("svd")
+@of_stacks(2)
 def _svd(a: Complex, *, full_matrices: bool, compute_uv: bool, subset_by_index: Any = None, **_: Any) -> list[Any]:
     """Singular values, and with `compute_uv` U and V^H. A pair of vectors may have another phase than LAPACK's."""
     sides = a.re.shape
-    if len(sides) != 2 or min(sides) == 0 or max(sides) > _MOST or subset_by_index not in (None, (0, min(sides))):
-        raise NotImplementedError("matrices too large, or stacks of them, or some singular values only")
+    if min(sides) == 0 or max(sides) > _MOST or subset_by_index not in (None, (0, min(sides))):
+        raise NotImplementedError("matrices too large, or empty, or some singular values only")
     m, n = sides
     if m < n:
         values, u, v = _of_tall(_adjoint(a), full_matrices, compute_uv)
