@@ -11,7 +11,7 @@ from typing import Any
 from lanax._jax import Atom, Jaxpr, JaxprEqn, Literal, ShapedArray, Var, jaxprs_in, make_open, source_line
 from lanax._planning.products import summed_products
 from lanax._planning.uniformity import Uniformity
-from lanax._planning.work import Cost
+from lanax._planning.work import UNROLL, Cost
 from lanax._rewrite.surgery import inner_jaxprs
 
 #: Gives the reason why an equation cannot be in lanes, or None.
@@ -20,7 +20,7 @@ WhyNot = Callable[[JaxprEqn], "str | None"]
 UNIFORM, LANES, XLA = "uniform", "lanes", "xla"
 
 #: Matrices and the like of up to this many elements are better in lanes, where they are unrolled.
-_SMALL = 64
+_SMALL = UNROLL
 #: Other programs without loops gain nothing on arrays of more elements: XLA's vectors lie along them. (Measured:
 #: softmax and norms of 32 elements were 0.8 to 2.5 times as fast in lanes, those of 48 elements 0.6 times.)
 _LONG = 32
@@ -73,15 +73,16 @@ class Partition:
         return tuple(p.route for p in self.parts if p.route != UNIFORM)
 
 
-def partition(found: Uniformity, why_not: WhyNot, route: str, cost: Cost = lambda _: 1.0,
+def partition(found: Uniformity, why_not: WhyNot, limit: int, route: str, cost: Cost = lambda _: 1.0,
               summed: Collection[Atom] = (), fresh: bool = False) -> Partition:
-    """Divide a program. `route` is the plan's: `auto`, `lanes`, `serial` or `xla`. `summed`: the results of which only
-    the sum over the batch is wanted. `fresh`: a result lies in memory that nobody has written before."""
+    """Divide a program. `limit`: see `miss_reason`. `route` is the plan's: `auto`, `lanes`, `serial` or `xla`.
+    `summed`: the results of which only the sum over the batch is wanted. `fresh`: a result lies in memory that nobody
+    has written before."""
     jaxpr = found.jaxpr
     varying = [any(found.of(e.outvars)) or any(found.of(e.invars)) for e in jaxpr.eqns]
     if route == "xla":
         return Partition(_parts(jaxpr, [XLA if v else UNIFORM for v in varying]), ())
-    reasons = [why_not(e) if v else None for e, v in zip(jaxpr.eqns, varying, strict=True)]
+    reasons = [miss_reason(found, i, why_not, limit) if v else None for i, v in enumerate(varying)]
     if route == "auto":
         reasons = [r or (_better_in_xla(e, found) if v else None)
                    for e, v, r in zip(jaxpr.eqns, varying, reasons, strict=True)]
@@ -107,6 +108,12 @@ def _better_in_xla(eqn: JaxprEqn, found: Uniformity) -> str | None:
     return None
 
 
+#: What reads an operand where it lies.
+_LOOKING_UP = frozenset({"dynamic_slice", "gather", "slice"})
+_HOLDING = _LOOKING_UP | {"dynamic_update_slice"}
+#: How much larger an array may be that is only held.
+_HELD = 4
+
 BESIDE_XLA = "what is left beside the parts for XLA is elementwise, which XLA fuses with them"
 _SUMMED_PRODUCT = "a large product of which only the sum is wanted is one matrix product over the batch in XLA"
 
@@ -122,12 +129,12 @@ def _whole_to_xla(found: Uniformity, routes: Sequence[str], cost: Cost, fresh: b
     ask: that is a gain. (Measured for 16 M sums of two numbers: 3 times as fast.)"""
     jaxpr = found.jaxpr
     lanes = [e for e, r in zip(jaxpr.eqns, routes, strict=True) if r == LANES]
-    if any(_gains(e) for e in lanes):
+    if any(_gains(e) for e in lanes) or _gain_in_order(lanes, cost):
         return None
-    if any(e.primitive.name == "scan" for e in lanes):  # it gains nothing: see `_is_one_sweep`
+    if any(e.primitive.name == "scan" for e in lanes):  # it gains nothing: see `is_one_sweep`
         return "each trip of its loop is elementwise on arrays too large for registers: one sweep in XLA"
     read, written = (_bytes_of(vs, found) for vs in (jaxpr.invars, jaxpr.outvars))
-    if any(_is_inner_product(e, found) for e in lanes) and _SUMMED * written <= read:
+    if any(_is_sum_of_all(e, found) for e in lanes) and _SUMMED * written <= read:
         return None
     work = sum(map(cost, lanes))
     if lanes and work <= _STREAMING * (read + written):
@@ -224,6 +231,14 @@ _NOT_FUSED = frozenset({"concatenate", "conv_general_dilated", "dot_general", "g
 _GAINING = frozenset({"while", "scan", "cond", "gather", "scatter", "scatter-add", "scatter_add", "sort", "dot_general",
                       "cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "dynamic_slice", "dynamic_update_slice",
                       "threefry2x32", "argmax", "argmin", "rem"})
+#: Sorted by a comparison that is called for each pair. (Measured for 100 to 1000 elements: 4 to 57 times as slow.)
+_SORTS = frozenset({"sort", "top_k"})
+#: What XLA computes element by element along the axis. (Measured for 100 to 1000 elements: 3 to 7 times as slow.)
+_IN_ORDER = frozenset({"cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "argmax", "argmin"})
+#: Longer arrays lie so far apart that a step on a handful of them waits for memory.
+_STRIDE = 4096
+#: So many vector instructions for each element beside it, on arrays that are too large for registers, may cost as much.
+_MOST_BESIDE = 60
 #: Of what size they are in lanes, the rules say; LAPACK is called for each example.
 _MATRICES = frozenset({"lu", "cholesky", "qr", "geqrf", "householder_product", "ormqr", "eigh", "svd", "geqp3",
                        "hessenberg", "lu_pivots_to_permutation", "schur", "triangular_solve", "tridiagonal",
@@ -241,11 +256,17 @@ _SLOW_IN_XLA = frozenset({"sin", "cos", "tan", "asin", "acos", "atan", "atan2", 
                           "igamma", "igammac", "regularized_incomplete_beta"})
 
 
-def _is_inner_product(eqn: JaxprEqn, found: Uniformity) -> bool:
-    return eqn.primitive.name == "dot_general" and eqn.outvars[0].aval.size == 1 and all(found.of(eqn.invars))
+def _is_sum_of_all(eqn: JaxprEqn, found: Uniformity) -> bool:
+    """Whether one number is the sum of a large array, or of a product: XLA adds one element after another. (Measured
+    for sums, means, norms, variances and the like of 100 to 4000 elements: 1.4 to 6 times as slow.)"""
+    name = eqn.primitive.name
+    if eqn.outvars[0].aval.size != 1 or not all(found.of(eqn.invars)):
+        return False
+    return name == "dot_general" or (name in ("reduce_sum", "reduce_prod") and
+                                     _SMALL < eqn.invars[0].aval.size <= _STRIDE)
 
 
-def _is_one_sweep(eqn: JaxprEqn) -> bool:
+def is_one_sweep(eqn: JaxprEqn) -> bool:
     """Whether each trip of a `scan` is elementwise on large arrays. (Measured for Newton's method and a recurrent
     network without products: XLA is as fast from 64 elements on, and 1.5 to 10 times as fast from 128 on.)"""
     eqns = [e for jaxpr in inner_jaxprs(eqn) for e in jaxpr.eqns]
@@ -255,9 +276,9 @@ def _is_one_sweep(eqn: JaxprEqn) -> bool:
 
 def _gains(eqn: JaxprEqn) -> bool:
     name = eqn.primitive.name
-    if name == "scan" and _is_one_sweep(eqn):
+    if name == "scan" and is_one_sweep(eqn):
         return False
-    if name in ("while", "scan", "cond") or name in _MATRICES or name in _SLOW_IN_XLA:
+    if name in ("while", "scan", "cond") or name in _MATRICES or name in _SLOW_IN_XLA or name in _SORTS:
         return True
     if name == "conv_general_dilated" and eqn.invars[1].aval.size <= _SMALL:
         return True  # measured: 7 to 80 times as fast for three weights along 64 to 1024 elements
@@ -265,6 +286,13 @@ def _gains(eqn: JaxprEqn) -> bool:
     if name == "dot_general" and size >= _SMALL and _is_fast_in_xla(eqn):
         return False
     return name in _GAINING and size <= _SMALL
+
+
+def _gain_in_order(eqns: Sequence[JaxprEqn], cost: Cost) -> bool:
+    """Whether what XLA computes element by element outweighs what it streams."""
+    slow = [e for e in eqns if e.primitive.name in _IN_ORDER and e.invars[0].aval.size <= _STRIDE]
+    elements = sum(e.invars[0].aval.size for e in slow)
+    return bool(slow) and sum(cost(e) for e in eqns if e.primitive.name in _SWEPT) <= _MOST_BESIDE * elements
 
 
 def gaining(jaxpr: Jaxpr) -> list[str]:
@@ -375,19 +403,27 @@ def _cut(whole: Jaxpr, eqns: list[JaxprEqn], later: list[JaxprEqn]) -> Jaxpr:
     return make_open(list(read), [v for v in made if v in wanted], eqns, None)
 
 
-def miss_reason(eqn: JaxprEqn, of_primitive: WhyNot, limit: int) -> str | None:
-    """The reason why an equation, with all that is inside it, cannot be in lanes; `limit`: bytes of one array."""
-    inner = inner_jaxprs(eqn)
+def miss_reason(found: Uniformity, index: int, of_primitive: WhyNot, limit: int) -> str | None:
+    """The reason why an equation of a program, with all that is inside it, cannot be in lanes.
+
+    `limit`: bytes of one array that is computed with. What loops hold and what is looked up or updated may have
+    `_HELD` times as many; what is looked up and the same for all examples lies where it is, and may have any number.
+    """
+    eqn, inner = found.jaxpr.eqns[index], found.inner.get(index, ())
     reason = None if inner else of_primitive(eqn)
     if reason:
         return reason
-    for v in (*eqn.invars, *eqn.outvars):
+    name = eqn.primitive.name
+    most = limit * _HELD if inner or name in _HOLDING or name.startswith("scatter") else limit
+    looks_up = bool(inner) or name in _LOOKING_UP
+    read = [v for v, varies in zip(eqn.invars, found.of(eqn.invars), strict=True) if varies or not looks_up]
+    for v in (*read, *eqn.outvars):
         size = math.prod(getattr(v.aval, "shape", ())) * getattr(getattr(v.aval, "dtype", None), "itemsize", 8)
-        if size > limit:
+        if size > most:
             return f"an array of {size} bytes for each example is too large for the memory of a lane"
-    for jaxpr in inner:
-        for e in jaxpr.eqns:
-            reason = miss_reason(e, of_primitive, limit)
+    for part in inner:
+        for i, e in enumerate(part.jaxpr.eqns):
+            reason = miss_reason(part, i, of_primitive, limit)
             if reason:
                 return f"it holds `{e.primitive.name}` ({source_line(e)}): {reason}"
     return None

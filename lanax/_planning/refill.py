@@ -8,11 +8,9 @@ from collections.abc import Sequence
 
 from lanax._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, make_open
 from lanax._planning.uniformity import Uniformity, analyse
+from lanax._planning.work import UNROLL
 from lanax._rewrite.surgery import CONTROL_FLOW, without_dead_code
 from lanax._rewrite.unvmap import is_used
-
-#: Arrays of at most this many elements are held in registers or on the stack; a lane's others could not be exchanged.
-_SMALL = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,8 +75,8 @@ def obstacle(found: Uniformity) -> str:
         # iteration finds that result, such as in an implicit solver, it is not the same to the last bit.
         return "its trips ask what other lanes do, and hold another uneven loop"
     values = [*jaxpr.invars, *(v for e in jaxpr.eqns for v in (*e.invars, *e.outvars))]
-    if any(v.aval.size > _SMALL for v in values):
-        return f"there are arrays of more than {_SMALL} elements"
+    if any(v.aval.size > UNROLL for v in values):  # of what lies in memory, a lane's part could not be exchanged
+        return f"there are arrays of more than {UNROLL} elements"
     return ""
 
 

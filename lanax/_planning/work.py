@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from lanax._jax import Jaxpr, JaxprEqn, Literal, source_line
@@ -15,6 +15,8 @@ Cost = Callable[[JaxprEqn], float]
 #: How many trips one example makes in a loop whose end is not in the program; by the identity of its equation.
 Trips = Mapping[int, float]
 
+#: Arrays of up to this many elements are unrolled into lane values.
+UNROLL = 64
 #: Trips that a loop with an unknown end is taken to make.
 ASSUMED_TRIPS = 16
 
@@ -58,6 +60,20 @@ class Work:
         return Work(*(times * x for x in dataclasses.astuple(self)))
 
 
+def equations_of(jaxpr: Jaxpr, trips: Trips | None = None, times: float = 1.0) -> Iterator[tuple[JaxprEqn, float]]:
+    """Every equation at any depth, and how often it runs for one example that takes all sides of branches."""
+    for eqn in jaxpr.eqns:
+        yield eqn, times
+        for inner in inner_jaxprs(eqn):
+            yield from equations_of(inner, trips, times * _trips_of(eqn, trips))
+
+
+def _trips_of(eqn: JaxprEqn, trips: Trips | None) -> float:
+    if eqn.primitive.name == "while":
+        return (trips or {}).get(id(eqn), ASSUMED_TRIPS)
+    return eqn.params["length"] if eqn.primitive.name == "scan" else 1
+
+
 def work_of(jaxpr: Jaxpr, cost: Cost, trips: Trips | None = None) -> Work:
     """The work of one example in a jaxpr. Of a branch, the most expensive side counts."""
     total = Work()
@@ -65,7 +81,7 @@ def work_of(jaxpr: Jaxpr, cost: Cost, trips: Trips | None = None) -> Work:
     last = 0.0
     products: set[Any] = set()
     for eqn in jaxpr.eqns:
-        one = _work_of_equation(eqn, cost, trips or {})
+        one = _work_of_equation(eqn, cost, trips)
         if eqn.primitive.name in ("add", "sub") and not products.isdisjoint(_variables(eqn)):
             one = dataclasses.replace(one, instructions=0.0, chain=0.0)  # fused with the product
         elif eqn.primitive.name == "mul":
@@ -81,15 +97,12 @@ def _variables(eqn: JaxprEqn) -> list[Any]:
     return [v for v in eqn.invars if not isinstance(v, Literal)]
 
 
-def _work_of_equation(eqn: JaxprEqn, cost: Cost, trips: Trips) -> Work:
+def _work_of_equation(eqn: JaxprEqn, cost: Cost, trips: Trips | None) -> Work:
     name = eqn.primitive.name
     inner = [work_of(jaxpr, cost, trips) for jaxpr in inner_jaxprs(eqn)]
-    if name == "scan":
-        return inner[0] * eqn.params["length"]
-    if name == "while":
-        once = inner[0] + inner[1]
-        once = dataclasses.replace(once, chain=max(inner[0].chain, inner[1].chain))
-        return once * trips.get(id(eqn), ASSUMED_TRIPS)
+    if name in ("scan", "while"):
+        once = dataclasses.replace(sum(inner, Work()), chain=max(w.chain for w in inner))
+        return once * _trips_of(eqn, trips)
     if inner:
         return max(inner, key=lambda w: w.instructions)
     return _work_of_matrix(eqn) if name in _MATRICES else _work_of_primitive(eqn, cost(eqn))
@@ -161,6 +174,8 @@ _MATRICES: Mapping[str, Callable[..., float]] = {
     "tridiagonal": lambda p, n, *_: 4 / 3 * n**3,
     "tridiagonal_solve": lambda p, rows, columns, *_: (3 + 5 * columns) * rows,
 }
+#: Those that rotate one pair of rows after another, and how often they pass over all pairs, at least.
+_ITERATIVE, _SWEEPS = frozenset({"eigh", "schur", "svd"}), 3.0
 
 
 def _work_of_matrix(eqn: JaxprEqn) -> Work:
@@ -170,30 +185,32 @@ def _work_of_matrix(eqn: JaxprEqn) -> Work:
     flops = count * max(0.0, _MATRICES[name](eqn.params, rows, columns, *last))
     # One column after another waits for a quotient (or a root), and for the update by the column before it.
     side = min(rows, columns) if name != "tridiagonal_solve" else rows
-    return Work(flops, flops / 2, float(count * side), side * (_DIVIDE_LATENCY + 2 * _OTHER_LATENCY))
+    steps = _SWEEPS * side**2 / 2 if name in _ITERATIVE else side
+    return Work(flops, flops / 2, float(count * side), steps * (_DIVIDE_LATENCY + 2 * _OTHER_LATENCY))
 
 
-def lines_of(jaxpr: Jaxpr, cost: Cost, trips: Trips | None = None, times: float = 1.0) -> dict[str, float]:
+def cost_of(jaxpr: Jaxpr, cost: Cost) -> float:
+    """Vector instructions of one example, roughly; of a branch, of all sides."""
+    return sum(times * cost(e) for e, times in equations_of(jaxpr) if e.primitive.name not in ("scan", "while"))
+
+
+def lines_of(jaxpr: Jaxpr, cost: Cost, trips: Trips | None = None) -> dict[str, float]:
     """Vector instructions by the user's line; of a branch, of all sides."""
     found: dict[str, float] = {}
-    for eqn in jaxpr.eqns:
-        inner = inner_jaxprs(eqn)
-        name = eqn.primitive.name
-        own = {source_line(eqn): 0.0 if inner else times * _work_of_equation(eqn, cost, trips or {}).instructions}
-        again = eqn.params["length"] if name == "scan" else 1
-        again = (trips or {}).get(id(eqn), ASSUMED_TRIPS) if name == "while" else again
-        for part in (own, *(lines_of(j, cost, trips, times * again) for j in inner)):
-            for line, count in part.items():
-                found[line] = found.get(line, 0.0) + count
+    for eqn, times in equations_of(jaxpr, trips):
+        own = 0.0 if inner_jaxprs(eqn) else times * _work_of_equation(eqn, cost, trips).instructions
+        line = source_line(eqn)
+        found[line] = found.get(line, 0.0) + own
     return found
 
 
 def bytes_of(jaxpr: Jaxpr, in_axes: tuple[int | None, ...], out_axes: tuple[int | None, ...]) -> tuple[int, int]:
     """Bytes that one example reads and writes in memory; what has no batch axis is not its own."""
-    read, written = (sum(_bytes(v.aval) for v, axis in zip(variables, axes, strict=True) if axis is not None)
+    read, written = (sum(array_bytes(v.aval) for v, axis in zip(variables, axes, strict=True) if axis is not None)
                      for variables, axes in ((jaxpr.invars, in_axes), (jaxpr.outvars, out_axes)))
     return read, written
 
 
-def _bytes(aval: Any) -> int:
+def array_bytes(aval: Any) -> int:
+    """Bytes of an array."""
     return getattr(aval, "size", 0) * getattr(getattr(aval, "dtype", None), "itemsize", 8)

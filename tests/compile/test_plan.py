@@ -225,7 +225,14 @@ GAINS: list[tuple[str, Any, tuple[tuple[int, ...], ...], bool]] = [
     ("a product with a larger one", lambda m, x: jnp.tanh(m @ x), ((8, 8), (8,)), False),
     ("a product of matrices", lambda a, b: a @ b, ((7, 7), (7, 7)), True),
     ("a product that XLA blocks", lambda a, b: a @ b, ((8, 8), (8, 8)), False),
-    ("a likelihood", likelihood, ((4,), (256,)), False),
+    ("a likelihood", likelihood, ((4,), (256,)), True),
+    *((f"{name} of {n}", fun, ((n,),), n <= 4096)
+      for name, fun in (("variance", jnp.var), ("sum", jnp.sum), ("running sum", jnp.cumsum), ("argmax", jnp.argmax))
+      for n in (100, 4096, 4097)),
+    *((f"{name} of {n}", fun, ((n,),), True)
+      for name, fun in (("sort", jnp.sort), ("median", jnp.median), ("top_k", lambda x: lax.top_k(x, 5)))
+      for n in (100, 1000)),
+    ("a running sum among functions", lambda x: jnp.cumsum(jnp.tanh(jnp.exp(jnp.tanh(jnp.exp(x))))), ((1000,),), False),
     ("its gradient", jax.grad(likelihood), ((4,), (256,)), True),
     ("its Hessian", jax.hessian(likelihood), ((4,), (256,)), True),
 ]
@@ -353,7 +360,7 @@ def loops_of_one_block(asm: str) -> list[list[str]]:
 
 
 #: A full register of the target, and how an instruction on one lane alone looks.
-REGISTER = {512: r"%zmm\d", 256: r"%ymm\d", 128: r"%xmm\d|v\d+\.(4s|2d|16b)"}[host().register_bits]
+REGISTER = {512: r"%zmm\d", 256: r"%ymm\d", 128: r"%xmm\d|v\d+\.(4s|2d|16b)|\.(4s|2d|16b)\s+v\d"}[host().register_bits]
 ONE_LANE = r"v?f?n?m?(mul|add|sub|fmadd\d*|fmsub\d*|fnmadd\d*)ss\b|fmadd\s+s\d"
 
 

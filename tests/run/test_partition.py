@@ -46,11 +46,10 @@ ROWS: list[tuple[str, Any, Any, tuple[str, ...], str, str]] = [
     ("a primitive without a rule", lambda v: loop(only_xla(loop(v))), X, KERNEL_XLA_KERNEL, "only_xla",
      "no lowering rule"),
     ("large matmul", lambda v: jnp.tanh(loop(v) @ WIDE), X, KERNEL_XLA_KERNEL, "dot_general", "unmapped operand"),
-    ("complex numbers cross", lambda v: loop(jnp.abs(lax.linalg.tridiagonal(
-        1j * loop(v).reshape(2, 4)[:, :2])[0].sum())), X, KERNEL_XLA_KERNEL, "tridiagonal", "no lane form"),
-    ("a complex loop", lambda v: lax.fori_loop(
-        0, 3, lambda _, z: z / 2 + lax.linalg.tridiagonal(z)[1].sum(), 1j * v.reshape(2, 4)[:, :2]), X, ("xla",),
-     "scan", "it holds `tridiagonal`"),
+    ("complex numbers cross", lambda v: loop(jnp.abs(jnp.fft.fft(1j * loop(v), 67)).sum()), X, KERNEL_XLA_KERNEL, "fft",
+     "Fourier transform"),
+    ("a complex loop", lambda v: lax.fori_loop(0, 3, lambda _, z: z / 2 + jnp.fft.fft(z, 67)[:8] / 67, 1j * v), X,
+     ("xla",), "scan", "it holds `fft`"),
     ("sequential callback", lambda x: loop(called(loop(x), "sequential")), S, KERNEL_XLA_KERNEL, "pure_callback",
      "no lowering rule"),
     ("expand_dims callback", lambda x: loop(called(loop(x), "expand_dims")), S, KERNEL_XLA_KERNEL, "pure_callback",
