@@ -17,12 +17,14 @@ from lanax import _jax
 from lanax._config import overriding, resolve
 from lanax._devices.shards import on_parts
 from lanax._devices.shares import check_places
-from lanax._devices.spread import sees_whole_batch
+from lanax._devices.spread import holds, sees_whole_batch
 from lanax._devices.varying import inside_an_example
+from lanax._devices.varying import traced as traced_for_one
 from lanax._errors import LanaxError
 from lanax._example import run_example
 from lanax._pipeline import STAGE_NAMES
 from lanax._plan import Plan
+from lanax._primitive import finds_bad_numbers
 from lanax._program import Program, has_rules
 from lanax._reports.progress import with_progress
 from lanax._reports.report import (
@@ -40,6 +42,7 @@ from lanax._reports.report import (
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+@_jax.api_boundary
 def vmap(fun: F, in_axes: Any = 0, out_axes: Any = 0, axis_name: Hashable | None = None,
          axis_size: int | None = None, spmd_axis_name: Any = None, *, plan: Plan | None = None,
          progress: bool = False) -> F:
@@ -129,7 +132,16 @@ class _Example:
                 warn_plain(self.name, reason)
             return outs
         program, operands, out_tree = found
-        outs = run_example(operands, program, self._result_axes(program, out_tree), trace.axis_data.size, plan)
+        outs, failure = [], None
+        try:
+            outs = run_example(operands, program, self._result_axes(program, out_tree), trace.axis_data.size, plan)
+        except Exception as error:
+            if _is_of_running(error) or any(map(_jax.has_lasting_effects, program.jaxpr.eqns)):
+                raise
+            failure = error
+        if failure is not None:  # what JAX has against an equation it says at the user's line
+            self.fun(*args, **kwargs)
+            raise failure
         # What is handed through unmapped stays the object that was given, a Python number too.
         given = {v: x for v, x in zip(program.jaxpr.invars, operands, strict=True) if not _jax.is_batched(x, trace)}
         outs = [out if isinstance(v, _jax.Literal) else given.get(v, out)
@@ -141,8 +153,11 @@ class _Example:
         """The program of one example, its operands, and the structure of its result; or None and why not."""
         if self.plain:
             return None, "a name for SPMD is given, which jax.vmap knows how to use"
+        if finds_bad_numbers() and _jax.runs_at_once(_jax.batch_trace()):
+            return None, "NaN or infinity is looked for (jax_debug_nans, jax_debug_infs), in each operation"
         try:
             found = self._program(leaves, tree, mapped)
+            _try_batching(*found[:2])
         except Exception as error:  # perhaps it looks at the value of an unmapped argument, as it may under `jax.vmap`
             return None, f"{_UNTRACED}: {type(error).__name__}"
         refs = _REFS if _jax.has_refs(found[0].jaxpr) else None
@@ -179,7 +194,7 @@ class _Example:
 
         avals = [_jax.typeof(x) for x, t in zip(leaves, traced, strict=True) if t]
         with inside_an_example():
-            closed = _jax.without_refs(_jax.trace(flat, avals, self.name))
+            closed = _jax.without_refs(traced_for_one(flat, avals, self.name))
         jaxpr = _jax.without_consts(closed)
         trace = _jax.batch_trace()
         axis_name = _jax.name_of_axis(trace.axis_data) if has_rules(jaxpr) else None
@@ -194,6 +209,27 @@ class _Example:
             return (0,) * len(avals)  # jax.vmap will raise it, with its own words
         return tuple(a % (len(v.shape) + 1) if isinstance(a, int) and -len(v.shape) - 1 <= a <= len(v.shape) else 0
                      for a, v in zip(axes, avals, strict=True))
+
+
+#: What JAX may refuse to batch, for reasons of the user's.
+_REFUSED = ("custom_vmap_call", "pure_callback")
+
+
+def _try_batching(program: Program, operands: Sequence[Any]) -> None:
+    """Raise what `jax.vmap` raises of rules for batching that a user writes or chooses; nothing runs."""
+    if not any(holds(program.jaxpr, name) for name in _REFUSED):
+        return
+    trace = _jax.batch_trace()
+    size, name = trace.axis_data.size, _jax.name_of_axis(trace.axis_data)
+    axes = [0 if _jax.is_batched(x, trace) else None for x in operands]
+    fun = _jax.vmap(_jax.jaxpr_as_fun(program.jaxpr), in_axes=axes, axis_name=name, axis_size=size)
+    _jax.trace(fun, [_jax.core.unmapped_aval(size, a, v.aval) for a, v in zip(axes, program.jaxpr.invars, strict=True)])
+
+
+def _is_of_running(error: Exception) -> bool:
+    """Whether an error came up while something ran, rather than while it was traced, or is lanax's own."""
+    return isinstance(error, (LanaxError, Warning, ArithmeticError, RuntimeError)) and not isinstance(
+        error, NotImplementedError)
 
 
 def named_arguments(fun: Any, leaves: Sequence[Any], tree: Any) -> list[tuple[str, Any]]:

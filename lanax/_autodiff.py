@@ -5,21 +5,22 @@ gets is summed over the batch in the kernel. Also: a mapped call of which some r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from lanax import _jax
+from lanax._devices.spread import holds
 from lanax._devices.varying import alike, is_untyped, untyped, without_types
 from lanax._example import run_mapped
 from lanax._jax import Zero, ad
 from lanax._pipeline import Axes
-from lanax._plan import MAX_LANES, Plan
+from lanax._plan import Plan
 from lanax._primitive import batched_call_p, bind, run_as_vmap, run_spread_as_vmap, spread_call_p
 from lanax._program import Program
-from lanax._rewrite.residuals import kept_by_scans, recomputing
 
 
 def _chosen(items: Sequence[Any], which: Sequence[bool]) -> list[Any]:
@@ -36,36 +37,70 @@ def _lean(closed: Any, wanted: Sequence[bool]) -> tuple[Any, list[bool]]:
     return _jax.with_used_inputs(_jax.without_consts(closed), wanted)
 
 
-def _tangent_program(program: Program, nonzero: Sequence[bool],
-                     axis_size: int) -> tuple[Program, list[Any], list[bool], list[bool]]:
-    """The program (arrays that derivative rules close over, primals, nonzero tangents) -> tangents that are not zero;
-    those arrays; which of all these inputs it has; and which results have such a tangent."""
-    with _jax.axis_named(program.axis_name, axis_size):
-        closed, moving = _jax.jvp_jaxpr(program.jaxpr, nonzero)
-    jaxpr, used = _lean(closed, [False] * len(program.jaxpr.outvars) + [True] * sum(moving))
-    return program.replace(jaxpr, f"jvp({program.name})"), _jax.consts_of(closed), used, moving
+@dataclasses.dataclass(frozen=True)
+class _Forward:
+    """A program differentiated forwards.
+
+    Attributes:
+      program: that program.
+      closed: (primals, tangents that are not zero) -> results, then their tangents that are not zero.
+      moving: which results have such a tangent.
+    """
+
+    program: Program
+    closed: Any
+    moving: list[bool]
+
+    @classmethod
+    def of(cls, program: Program, nonzero: Sequence[bool], axis_size: int) -> _Forward:
+        with _jax.axis_named(program.axis_name, axis_size):
+            return cls(program, *_jax.jvp_jaxpr(program.jaxpr, nonzero))
+
+    @property
+    def consts(self) -> list[Any]:
+        """The arrays that derivative rules close over, which are the first inputs of the programs below."""
+        return _jax.consts_of(self.closed)
+
+    def part(self, results: bool) -> tuple[Program, list[bool]]:
+        """The program of the results, or of their tangents; and which of all inputs it has."""
+        wanted = [results] * len(self.moving) + [not results] * sum(self.moving)
+        jaxpr, used = _lean(self.closed, wanted)
+        name = self.program.name if results else f"jvp({self.program.name})"
+        return self.program.replace(jaxpr, name), used
 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, program: Program, in_axes: Axes, out_axes: Axes,
          axis_size: int, plan: Plan) -> tuple[list[Any], list[Any]]:
-    outs = bind(primals, program, in_axes, out_axes, axis_size, plan)
     nonzero = [type(t) is not Zero and _differentiable(v.aval)
                for t, v in zip(tangents, program.jaxpr.invars, strict=True)]
+    forward = None
+    if any(nonzero):
+        with untyped(program, primals):
+            forward = _Forward.of(program, nonzero, axis_size)
+
+    def run(results: bool, out_axes: Axes) -> list[Any]:
+        assert forward is not None
+        part, used = forward.part(results)
+        operands = [*forward.consts, *primals, *_chosen(tangents, nonzero)]
+        if is_untyped(program, primals):
+            operands, part = alike(operands), part.replace(without_types(part.jaxpr))
+        axes = [*[None] * len(forward.consts), *in_axes, *_chosen(in_axes, nonzero)]
+        linear = [False] * (len(forward.consts) + len(primals)) + [True] * sum(nonzero)
+        return run_mapped(_chosen(operands, used), part, tuple(_chosen(axes, used)), out_axes, axis_size, plan,
+                          [] if results else _chosen(linear, used))
+
+    # A function with `custom_vjp` is from here on what its rule says: it may be differentiated again.
+    ruled = forward is not None and any(holds(program.jaxpr, name) for name in _RULED)
+    outs = run(True, out_axes) if ruled else bind(primals, program, in_axes, out_axes, axis_size, plan)
     zeros = [Zero(_jax.tangent_type(out)) for out in outs]
-    if not any(nonzero):
+    if forward is None or not any(forward.moving):
         return outs, zeros
-    with untyped(program, primals):
-        tangent, consts, used, moving = _tangent_program(program, nonzero, axis_size)
-    if not any(moving):
-        return outs, zeros
-    operands = [*consts, *primals, *_chosen(tangents, nonzero)]
-    if is_untyped(program, primals):
-        operands, tangent = alike(operands), tangent.replace(without_types(tangent.jaxpr))
-    axes = [*[None] * len(consts), *in_axes, *_chosen(in_axes, nonzero)]
-    linear = [False] * (len(consts) + len(primals)) + [True] * sum(nonzero)
-    dots = iter(run_mapped(_chosen(operands, used), tangent, tuple(_chosen(axes, used)),
-                           tuple(_chosen(out_axes, moving)), axis_size, plan, _chosen(linear, used)))
-    return outs, [next(dots) if m else z for m, z in zip(moving, zeros, strict=True)]
+    dots = iter(run(False, tuple(_chosen(out_axes, forward.moving))))
+    return outs, [next(dots) if m else z for m, z in zip(forward.moving, zeros, strict=True)]
+
+
+#: Calls with a rule for reverse mode alone.
+_RULED = ("custom_vjp_call", "custom_vjp_call_jaxpr")
 
 
 def _transpose(cotangents: Sequence[Any], *args: Any, program: Program, in_axes: Axes, out_axes: Axes,
@@ -77,7 +112,7 @@ def _transpose(cotangents: Sequence[Any], *args: Any, program: Program, in_axes:
     fixed = [not x for x in linear]
     known = [*_chosen(args, fixed), *_chosen(cotangents, live)]
     with untyped(program, known):
-        transposed, consts, used = _transposed_program(program, linear, live, axis_size, plan)
+        transposed, consts, used = _transposed_program(program, linear, live, axis_size)
     operands = alike([*consts, *known]) if is_untyped(program, known) else [*consts, *known]
     axes = [*[None] * len(consts), *_chosen(in_axes, fixed), *_chosen(out_axes, live)]
     # What an unmapped argument gets is the sum over all examples. Under `shard_map` there are sums over its axes in it.
@@ -87,32 +122,12 @@ def _transpose(cotangents: Sequence[Any], *args: Any, program: Program, in_axes:
             for x, is_linear, axis in zip(args, linear, in_axes, strict=True)]
 
 
-#: Bytes that the scans of one example may keep for reverse mode, where the plan does not bound them.
-_KEPT = 1 << 20
-
-
-def _transposed_program(program: Program, linear: Sequence[bool], live: Sequence[bool], axis_size: int,
-                        plan: Plan) -> tuple[Program, list[Any], list[bool]]:
+def _transposed_program(program: Program, linear: Sequence[bool], live: Sequence[bool],
+                        axis_size: int) -> tuple[Program, list[Any], list[bool]]:
     """The program (arrays that derivative rules close over, other arguments, cotangents of live results) -> cotangents
-    of the linear arguments; those arrays; and which of all these inputs it has.
-
-    Where its scans would keep too much for each example, they keep the carries of some steps and compute the others
-    again.
-    """
-    found = _transposed(program, _jax.jaxpr_as_fun(program.jaxpr), linear, live, axis_size)
-    memory: Any = plan.memory  # an int by now
-    bound = _KEPT if memory is None else min(_KEPT, memory // MAX_LANES)
-    if (kept := kept_by_scans(found[0].jaxpr)) > bound:
-        leaner = _transposed(program, recomputing(program.jaxpr), linear, live, axis_size)
-        found = leaner if kept_by_scans(leaner[0].jaxpr) < kept else found
-    return found
-
-
-def _transposed(program: Program, fun: Callable[..., list[Any]], linear: Sequence[bool], live: Sequence[bool],
-                axis_size: int) -> tuple[Program, list[Any], list[bool]]:
-    """The transposed program, by `fun`, which computes what the program does."""
+    of the linear arguments; those arrays; and which of all these inputs it has."""
     avals = [v.aval for v in program.jaxpr.invars]
-    fixed = [not x for x in linear]
+    fun, fixed = _jax.jaxpr_as_fun(program.jaxpr), [not x for x in linear]
     count = sum(fixed)
 
     def back(*args: Any) -> list[Any]:

@@ -34,13 +34,21 @@ class Piece:
 
 def is_pure(jaxpr: Jaxpr) -> bool:
     """Whether a program has nothing that `jax.vmap` must see. To be asked where the named axes are known."""
-    return not jaxpr.effects and not _jax.names_an_axis(jaxpr)
+    return not jaxpr.effects and not _jax.names_an_axis(jaxpr) and not any(map(_has_batching_rule, jaxpr.eqns))
+
+
+def _has_batching_rule(eqn: JaxprEqn) -> bool:
+    """Whether an equation is, or holds, a call with a rule of the user's for a whole batch."""
+    return eqn.primitive.name == "custom_vmap_call" or any(
+        _has_batching_rule(e) for jaxpr in _jax.jaxprs_in(eqn) for e in jaxpr.eqns)
 
 
 def why_seen(eqn: JaxprEqn) -> str | None:
     """The reason why `jax.vmap` must see an equation, or None."""
-    if not eqn.effects and not _jax.equation_names_an_axis(eqn):
+    if not eqn.effects and not _jax.equation_names_an_axis(eqn) and not _has_batching_rule(eqn):
         return None
+    if eqn.primitive.name == "custom_vmap_call":
+        return "it has a rule of custom_vmap, which jax.vmap applies to the whole batch, and differentiates"
     for jaxpr in _jax.jaxprs_in(eqn):
         for e in jaxpr.eqns:
             reason = why_seen(e)

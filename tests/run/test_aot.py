@@ -201,6 +201,22 @@ def test_nan_and_inf_are_found() -> None:
     assert np.isnan(bad(X)).all()
 
 
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_bad_numbers_are_found_in_the_operation_that_makes_them(wrap: Callable[..., Any]) -> None:
+    """And outside of `jit` also where no result is bad."""
+    def raised(mapper: Callable[..., Any], fun: Any) -> str:
+        try:
+            wrap(mapper(fun))(X)
+        except FloatingPointError as error:
+            return str(error)
+        return "nothing"
+
+    functions = [lambda x: jnp.where(x > 2, jnp.log(-x), x), lambda x: jnp.where(jnp.isnan(jnp.log(x - 2)), 0.0, x)]
+    with jax.debug_nans(True):
+        assert [raised(lanax.vmap, f) for f in functions] == [raised(jax.vmap, f) for f in functions]
+        assert "encountered in log" in raised(lanax.vmap, functions[0])
+
+
 def test_without_jit() -> None:
     with jax.disable_jit():
         same(mapped(X), WANT)

@@ -13,7 +13,6 @@ from jax import lax
 
 import lanax
 from lanax._lowering.summed import sum_block
-from lanax._rewrite.residuals import kept_by_scans
 
 Mapper = Callable[..., Any]
 
@@ -153,36 +152,6 @@ def test_large_products_are_one_matrix_product() -> None:
 
     np.testing.assert_allclose(gradient(lanax.vmap)(w), gradient(jax.vmap)(w), rtol=1e-4, atol=1e-4)
     assert gradient(lanax.vmap).lower(w).compile().memory_analysis().temp_size_in_bytes < 4 * w.size * 100
-
-
-@pytest.mark.parametrize("reverse", [False, True])
-def test_long_scans_are_computed_again(reverse: bool) -> None:
-    """Beyond a bound, reverse mode keeps the carries between chunks of steps; 103 steps leave a rest of three."""
-    xs = jnp.linspace(-1.0, 1.0, 5 * 103, dtype=jnp.float32).reshape(5, 103)
-    p = jnp.asarray([0.7, 0.4], jnp.float32)
-
-    @jax.jit
-    def fun(x: jax.Array, p: jax.Array) -> jax.Array:
-        def step(h: jax.Array, t: jax.Array) -> tuple[jax.Array, jax.Array]:
-            h = jnp.sin(h * p[0] + t) + p[1]
-            return h, jnp.exp(-h * t)
-
-        h, ys = jax.lax.scan(step, x[0], x, reverse=reverse)
-        return h * ys[7] + ys @ jnp.cos(x)
-
-    def gradient(mapper: Mapper, **plan: Any) -> Any:
-        return jax.jit(jax.grad(lambda x, p: mapper(fun, in_axes=(0, None), **plan)(x, p).sum(), argnums=(0, 1)))
-
-    want = gradient(jax.vmap)(xs, p)
-    kept = []
-    for memory in ("64KiB", "1GiB"):
-        plan = lanax.Plan(memory=memory)
-        for got, expected in zip(gradient(lanax.vmap, plan=plan)(xs, p), want, strict=True):
-            np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
-        (eqn,) = [e for e in jax.make_jaxpr(gradient(lanax.vmap, plan=plan))(xs, p).jaxpr.eqns[0].params["jaxpr"].eqns
-                  if "transpose" in str(e.params.get("program"))]
-        kept.append(kept_by_scans(eqn.params["program"].jaxpr))
-    assert 2 * kept[0] < kept[1]
 
 
 @jax.custom_vjp

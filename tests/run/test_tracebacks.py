@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.custom_batching import custom_vmap
 
 import lanax
 
@@ -59,7 +60,25 @@ def under_a_derivative(x: Any) -> Any:
     return jax.grad(wrong_branch)(x)
 
 
+@custom_vmap
+def badly_ruled(x: Any) -> Any:
+    return x
+
+
+badly_ruled.def_vmap(lambda size, batched, x: (x, [True, True]))
+
+
+def wrong_rule(x: Any) -> Any:
+    return badly_ruled(x)  # the line
+
+
+def wrong_callback(x: Any) -> Any:
+    return jax.pure_callback(lambda v: v, jax.ShapeDtypeStruct((), np.float32), x)  # the line
+
+
 FUNCTIONS = [wrong_shapes, wrong_branch, wrong_type, wrong_carry, wrong_numpy, users_own, in_a_loop, under_a_derivative]
+#: What `jax.vmap` alone has something against.
+REFUSED = [wrong_rule, wrong_callback]
 
 WAYS: dict[str, Callable[[Mapper, Any], Any]] = {
     "eager": lambda mapper, fun: mapper(fun)(X),
@@ -95,7 +114,7 @@ def words(error: BaseException) -> str:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("fun", FUNCTIONS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("fun", [*FUNCTIONS, *REFUSED], ids=lambda f: f.__name__)
 def test_errors_of_the_function(fun: Any, way: str) -> None:
     got, want = raised(WAYS[way], lanax.vmap, fun), raised(WAYS[way], jax.vmap, fun)
     assert type(got) is type(want)
@@ -131,6 +150,8 @@ ARGUMENTS: dict[str, Callable[[Mapper], Any]] = {
     "axes": lambda mapper: mapper(lambda x: x, in_axes=(0, 0))(X),
     "out_axes": lambda mapper: mapper(lambda x: x, out_axes=5)(X),
     "a tree of out_axes": lambda mapper: mapper(lambda x: x, out_axes=(0, 0))(X),
+    "a permutation": lambda mapper: mapper(
+        lambda x: lax.ppermute(x, "i", [(0, 0), (0, 1)]), axis_name="i")(X),
     "None out for what is mapped": lambda mapper: mapper(lambda x: x, out_axes=None)(X),
 }
 
@@ -138,6 +159,13 @@ ARGUMENTS: dict[str, Callable[[Mapper], Any]] = {
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_errors_of_arguments(name: str) -> None:
     got, want = (raised(lambda m, _: ARGUMENTS[name](m), mapper, None) for mapper in (lanax.vmap, jax.vmap))
+    assert (type(got), words(got), lines(got)) == (type(want), words(want), lines(want))
+    assert LANAX not in text(got)
+
+
+@pytest.mark.parametrize("options", [{"in_axes": "a"}, {"in_axes": 0.5}, {"out_axes": "a"}], ids=str)
+def test_errors_before_there_are_arguments(options: dict[str, Any]) -> None:
+    got, want = (raised(lambda m, _: m(jnp.sin, **options), mapper, None) for mapper in (lanax.vmap, jax.vmap))
     assert (type(got), words(got), lines(got)) == (type(want), words(want), lines(want))
     assert LANAX not in text(got)
 

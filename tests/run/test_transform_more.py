@@ -93,6 +93,29 @@ def test_rules_of_custom_vmap_that_close_over_arrays() -> None:
     same(lambda mapper: jax.vmap(mapper(lambda x, y: fun(x) * y, (None, 0)), (0, None))(X, W))
 
 
+def test_rules_for_reverse_mode_are_differentiated_again() -> None:
+    """A forward derivative around a reverse one; the value is that of the rule."""
+    @jax.custom_vjp
+    def fun(x: Any) -> Any:
+        return jnp.sin(x)
+
+    fun.defvjp(lambda x: (jnp.sin(x) + 1, x), lambda x, ct: (ct * x**3,))
+    same(lambda mapper: jax.hessian(lambda x: mapper(fun)(x).sum())(X))
+    same(lambda mapper: jax.value_and_grad(lambda x: mapper(fun)(x).sum())(X))
+    same(lambda mapper: mapper(jax.hessian(lambda x: mapper(lambda w: fun(x * w))(W).sum()))(X))
+
+
+def test_rules_of_custom_vmap_are_differentiated() -> None:
+    """The rule for the batch, and not the function."""
+    @custom_vmap
+    def fun(x: Any) -> Any:
+        return jnp.sin(x)
+
+    fun.def_vmap(lambda size, batched, x: (x**3, batched[0]))
+    same(lambda mapper: jax.grad(lambda x: mapper(lambda v: fun(jnp.sin(v)) * v)(x).sum())(X))
+    same(lambda mapper: jax.jit(jax.jacfwd(mapper(lambda v: jnp.sin(fun(v)))))(X))
+
+
 def test_custom_root() -> None:
     def root(x: Any, w: Any) -> Any:
         def solve(f: Any, guess: Any) -> Any:
