@@ -13,12 +13,12 @@ import jax.numpy as jnp
 
 from lanax import _jax
 from lanax._chunks import example_bytes, in_chunks, moved, vmap_in_chunks
-from lanax._devices.sharding import on_shards, split_over_devices
+from lanax._devices.sharding import alike, on_shards, split_over_devices
 from lanax._devices.shares import Shares, for_each, launched, on_one, run_alike, run_placed, run_traced, shares_of
 from lanax._devices.spread import shared_out
 from lanax._devices.varying import typed_results, untyped
-from lanax._jax import Atom, Literal, Primitive, mlir
-from lanax._lowering.keys import is_complex, is_key
+from lanax._jax import Atom, Literal, Primitive, is_key, key_type, mlir, of_words
+from lanax._lowering.keys import is_complex
 from lanax._lowering.operands import Operand
 from lanax._lowering.registry import register_composition
 from lanax._pipeline import Axes, Kernel, Stages, stages
@@ -27,7 +27,7 @@ from lanax._planning.partition import LANES, UNIFORM, XLA, Part
 from lanax._planning.products import summed_products
 from lanax._program import Program
 from lanax._reports.warning import warn_of
-from lanax._rewrite.checks import Check, run_all, tie
+from lanax._rewrite.checks import Check, condensed, run_all, tie
 from lanax._runtime.ffi import Loaded, call
 
 batched_call_p = Primitive("lanax_batched_call")
@@ -84,9 +84,17 @@ def watching(watcher: Watcher) -> Iterator[None]:
 _apply = _jax.apply_primitive(batched_call_p)
 
 
+def finds_bad_numbers() -> bool:
+    """Whether the user has JAX look for NaN or infinity in what each operation gives."""
+    settings: Any = jax.config
+    return settings.jax_debug_nans or settings.jax_debug_infs
+
+
 @batched_call_p.def_impl
 def _impl(*args: Any, **params: Any) -> list[Any]:
     watcher = _watcher.get()
+    if finds_bad_numbers():  # the error is to name the operation
+        return run_as_vmap(*args, **params)
     return _apply(*args, **params) if watcher is None else watcher(args, params)
 
 
@@ -114,15 +122,19 @@ def run_parts(*args: Any, program: Program, in_axes: Axes, out_axes: Axes, axis_
     if axis_size == 0:
         avals = _abstract_eval(*map(_jax.typeof, args), program=program, in_axes=in_axes, out_axes=out_axes,
                                axis_size=0, plan=plan)
-        return [jnp.zeros(a.shape, a.dtype) if not is_key(a) else jax.random.wrap_key_data(
-            jnp.zeros((*a.shape, *a.dtype._impl.key_shape), jnp.uint32), impl=a.dtype._impl) for a in avals]
+        return [of_words(jnp.zeros(*_jax.words_type(a)), key_type(a)) for a in avals]
     way = stages(program, in_axes, out_axes, plan, axis_size)
+    if way.is_left_whole:
+        warn_of(program.name, way.partition)
+        return run_as_vmap(*args, program=program, in_axes=in_axes, out_axes=out_axes, axis_size=axis_size, plan=plan)
     count = len(program.jaxpr.outvars)
     # What is traced for the partition is traced while the types under `shard_map` are checked.
     warn_of(program.name, way.partition)
     with _jax.unchecked_manual_axes():
         outs = _run_in_turns(way, axis_size, args) or Run(way, axis_size)(*args)
-        return tie(outs[:count], run_all(way.checks, outs[count:])) if way.checks else outs
+        if not way.checks:
+            return outs
+        return tie(outs[:count], alike(lambda *more: run_all(way.checks, more), *condensed(way.checks, outs[count:])))
 
 
 def _run_in_turns(way: Stages, axis_size: int, args: Sequence[Any]) -> list[Any]:
@@ -185,12 +197,15 @@ def _run_spread(*args: Any, program: Program, in_axes: Axes, out_axes: Axes, axi
     if not checks:
         return outs
     count = len(out_axes)
-    return tie(outs[:count], run_alike(lambda *more: run_all(checks, more), shares, outs[count:]))
+    more = condensed(checks, outs[count:])
+    return tie(outs[:count], run_alike(lambda *some: run_all(checks, some), shares.devices, more))
 
 
 @spread_call_p.def_impl
 def _spread_impl(*args: Any, where: Any, **params: Any) -> list[Any]:
     watcher = _watcher.get()
+    if finds_bad_numbers():
+        return run_as_vmap(*args, **params)
     if watcher is not None:
         return watcher(args, params)
     outs, shares, checks = _on_devices(run_placed, args, params)
@@ -363,8 +378,7 @@ def call_kernel(kernel: Kernel, args: Sequence[Any]) -> list[Any]:
     _kernels.get([]).append(kernel.loaded)
     ranks = [len(shape) + (axis is not None) for (shape, _), axis in zip(kinds, kernel.out_axes, strict=True)]
     outs = on_shards(run, kernel.in_axes, words, kernel.out_axes, ranks)
-    results = [jax.random.wrap_key_data(out, impl=v.aval.dtype._impl) if is_key(v.aval) else
-               out.astype(v.aval.dtype) if axis is None else out
+    results = [out.astype(v.aval.dtype) if axis is None else of_words(out, key_type(v.aval))
                for v, out, axis in zip(kernel.jaxpr.outvars, outs, kernel.out_axes, strict=False)]
     return [*results, *outs[len(results):]]
 

@@ -13,22 +13,23 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lanax import _jax
-from lanax._devices.shares import run_share, share_sizes
+from lanax._devices.shares import run_alike, run_share, share_sizes
+from lanax._plan import Device
 
-#: Whether what is being lowered may have operands on several devices that XLA's partitioner is to split.
-_several: contextvars.ContextVar[bool] = contextvars.ContextVar("lanax_several_devices", default=False)
+#: The devices that operands of what is being lowered may lie on, where XLA's partitioner is to split it over several.
+_several: contextvars.ContextVar[tuple[Device, ...]] = contextvars.ContextVar("lanax_several_devices", default=())
 
 #: The factor of a sharding rule that stands for the batch axis.
 _BATCH = "batch"
 
 
 def split_over_devices(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """A lowering rule that may call `on_shards`; mesh axes of explicit type are left to it as if they were automatic,
-    and its results get the shardings of their types."""
+    """A lowering rule that may call `on_shards` and `alike`; mesh axes of explicit type are left to it as if they were
+    automatic, and its results get the shardings of their types."""
     rule = _jax.with_automatic_axes(rule)
 
     def lower(ctx: Any, *args: Any, **params: Any) -> Any:
-        token = _several.set(_jax.is_partitioned(ctx))
+        token = _several.set(_jax.partitioned_over(ctx))
         try:
             return rule(ctx, *args, **params)
         finally:
@@ -51,6 +52,12 @@ def on_shards(fun: Callable[..., Sequence[Any]], in_axes: Sequence[int | None], 
     if not _several.get():
         return fun(*args)
     return _per_shard(fun, in_axes, [x.ndim for x in args], out_axes, out_ranks)(*args)
+
+
+def alike(fun: Callable[..., Any], *args: Any) -> Any:
+    """`fun(*args)`, by every device alike where there are several: one that raised alone would leave others waiting."""
+    devices = _several.get()
+    return run_alike(fun, devices, args) if devices else fun(*args)
 
 
 def _per_shard(fun: Callable[..., Sequence[Any]], in_axes: Sequence[int | None], in_ranks: Sequence[int],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from jax.sharding import AxisType
+
 from lanax import _jax
 from lanax._devices.shares import Shares, for_each, shares_of
 from lanax._pipeline import Axes, Stages, stages
@@ -14,7 +16,8 @@ from lanax._rewrite.unvmap import reaches_output
 
 def shared_out(program: Program, in_axes: Axes, out_axes: Axes, axis_size: int,
                plan: Plan) -> tuple[Shares | None, str]:
-    """The shares of a mapped call whose plan has devices; or None, and why: empty where one device was asked for.
+    """The shares of a mapped call whose plan has devices; or None, and what happens instead, and why: empty where one
+    device was asked for.
 
     Raises:
       PlanError: this process does not have such devices.
@@ -22,8 +25,18 @@ def shared_out(program: Program, in_axes: Axes, out_axes: Axes, axis_size: int,
     if plan.devices is None or plan.devices == 1:
         return None, ""
     shares = shares_of(plan, axis_size)
-    reason = _jax.mesh_in_charge() or _why_whole(program, in_axes, out_axes, axis_size, for_each(plan, 1))
-    return (None, reason) if reason else (shares, "")
+    mesh = _jax.mesh_in_charge() or _types_in_charge(program)
+    if mesh:
+        return None, f"as the mesh has it: {mesh}"
+    reason = _why_whole(program, in_axes, out_axes, axis_size, for_each(plan, 1))
+    return (None, f"one runs the whole batch: {reason}") if reason else (shares, "")
+
+
+def _types_in_charge(program: Program) -> str:
+    """Why types of operands decide where examples run; empty where they do not."""
+    explicit = any(AxisType.Explicit in v.aval.sharding.mesh.axis_types for v in program.jaxpr.invars
+                   if hasattr(v.aval, "sharding"))
+    return "operands lie on a mesh with axes of explicit type, which says where" if explicit else ""
 
 
 def _why_whole(program: Program, in_axes: Axes, out_axes: Axes, axis_size: int, plan: Plan) -> str:

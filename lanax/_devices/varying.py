@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
 
 from lanax import _jax
 from lanax._jax import Atom, ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var
@@ -57,8 +58,15 @@ def typed_results(avals: Sequence[Any], program: Program, results: Sequence[Any]
         return list(results)
     alike = all(_axes([a]) == axes for a in avals)
     found = [axes] * len(results) if alike else _axes_of_results(avals, program.jaxpr)
-    return [x.update(manual_axis_type=x.mat.update(varying=x.mat.varying | more)) if more else x
-            for x, more in zip(results, found, strict=True)]
+    mesh = next(a.sharding.mesh for a in avals if _axes([a]))
+    return [_varying(x, more, mesh) if more else x for x, more in zip(results, found, strict=True)]
+
+
+def _varying(aval: Any, axes: frozenset[Any], mesh: Any) -> Any:
+    """A type as one that varies over more axes; that of a constant may be of no mesh yet."""
+    if aval.sharding.mesh.empty:
+        aval = aval.update(sharding=NamedSharding(mesh, PartitionSpec(*[None] * aval.ndim)))
+    return aval.update(manual_axis_type=aval.mat.update(varying=aval.mat.varying | axes))
 
 
 def _axes_of_results(args: Sequence[Any], jaxpr: Jaxpr) -> list[frozenset[Any]]:
@@ -66,6 +74,22 @@ def _axes_of_results(args: Sequence[Any], jaxpr: Jaxpr) -> list[frozenset[Any]]:
     given = [_axes([x]) for x in args]
     return [frozenset(a for a in _axes(args) if _jax.reads(jaxpr, i, [a in axes for axes in given]))
             for i in range(len(jaxpr.outvars))]
+
+
+def traced(fun: Callable[..., Any], avals: Sequence[Any], name: str) -> ClosedJaxpr:
+    """The jaxpr of a program for one example, for arguments of these types. Where it does not fit JAX's types under
+    `shard_map`, since a loop or a branch of it starts from a constant, which varies over no axis of the mesh, it is
+    traced without them; not if it speaks of an axis itself."""
+    try:
+        return _jax.trace(fun, avals, name)
+    except TypeError:
+        if not _axes(avals):
+            raise
+        with _jax.unchecked_manual_axes():
+            closed = _jax.trace(fun, list(map(_bare, avals)), name)
+        if _jax.names_an_axis(_jax.open_and_consts(closed)[0]):
+            raise
+        return closed
 
 
 def untyped(program: Program, args: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
@@ -112,6 +136,12 @@ def _has_types(jaxpr: Jaxpr) -> bool:
                    _axes([v.aval for v in (*jaxpr.invars, *jaxpr.outvars)]))
 
 
+def _bare(aval: Any) -> Any:
+    if not isinstance(aval, _jax.ShapedArray) or not aval.mat.varying:
+        return aval
+    return aval.update(manual_axis_type=aval.mat.update(varying=frozenset()))
+
+
 def without_types(jaxpr: Jaxpr) -> Jaxpr:
     """An open jaxpr whose types say nothing of what varies over a mesh, and which makes nothing varying; itself where
     that is so."""
@@ -119,18 +149,13 @@ def without_types(jaxpr: Jaxpr) -> Jaxpr:
         return jaxpr
     env: dict[Atom, Atom] = {}
 
-    def bare(aval: Any) -> Any:
-        if not isinstance(aval, _jax.ShapedArray) or not aval.mat.varying:
-            return aval
-        return aval.update(manual_axis_type=aval.mat.update(varying=frozenset()))
-
     def bound(v: Var) -> Var:
-        new = DropVar(bare(v.aval)) if isinstance(v, DropVar) else Var(bare(v.aval))
+        new = DropVar(_bare(v.aval)) if isinstance(v, DropVar) else Var(_bare(v.aval))
         env[v] = new
         return new
 
     def read(v: Atom) -> Atom:
-        return Literal(v.val, bare(v.aval)) if isinstance(v, Literal) else env[v]
+        return Literal(v.val, _bare(v.aval)) if isinstance(v, Literal) else env[v]
 
     invars = [bound(v) for v in jaxpr.invars]
     eqns: list[JaxprEqn] = []

@@ -69,9 +69,13 @@ class Call:
             raise DistributedError(f"{self.name}: {text}")
         return found
 
-    def wait_for_all(self) -> None:
-        """Returns when all processes have come here, however long that takes."""
-        self._all_say("end", "", None, lambda _: "")
+    def is_same(self, what: str, mine: str) -> bool:
+        """Whether all processes say the same of `what`, which is asked once in a call."""
+        return self._all_say(what, mine, None, lambda said: "yes" if len({*said}) == 1 else "no") == "yes"
+
+    def wait_for_all(self, where: str = "end") -> None:
+        """Returns when all processes have come here, however long that takes; another name for each place in a call."""
+        self._all_say(where, "", None, lambda _: "")
 
     def look(self) -> None:
         """Raises DistributedError where another process has failed; cheap, as it mostly looks at the clock."""

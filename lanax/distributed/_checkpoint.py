@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from lanax._config import logger
-from lanax.distributed._shares import Span
+from lanax.distributed._shares import Span, pieces
 
 #: Of each file: what it is, a checksum of all that follows, the length of the header (JSON), the header, the arrays.
 _MAGIC = b"lanax\x00c\x01"
@@ -60,6 +60,14 @@ class Checkpoint:
         found = (_NAME.fullmatch(file.name) for file in self.folder.iterdir())
         spans = sorted((int(m[1]), int(m[2])) for m in found if m)
         return [(a, b) for a, b in spans if within[0] <= a < b <= within[1]]
+
+    def missing(self, rows: int, size: int) -> list[Span]:
+        """The rows of a batch that no file holds, as their names say, in pieces of at most `size`."""
+        found, begin = [], 0
+        for a, b in [*self.spans((0, rows)), (rows, rows)]:
+            found += pieces((begin, a), size, begin)
+            begin = max(begin, b)
+        return found
 
     def load(self, span: Span) -> list[np.ndarray] | None:
         """The results of the rows of one file; None where it is not sound, or not of these inputs."""

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import os
 import sys
@@ -169,8 +170,10 @@ def _wrong(everyone: list[dict[str, Any]]) -> str:
         return ""
     other = next((i for i, n in enumerate(rows) if n != rows[0]), None)
     if other is not None:
-        return (f"`xs` differs: process 0 has {rows[0]} rows, process {other} has {rows[other]}. With inputs='global' "
-                "every process passes the whole batch; pass inputs='local' where each has its own rows.")
+        advice = ("A global array has one shape, the same in every process." if everyone[0]["kind"] == ARRAY else
+                  "With inputs='global' every process passes the whole batch; pass inputs='local' where each has its "
+                  "own rows.")
+        return f"`xs` differs: process 0 has {rows[0]} rows, process {other} has {rows[other]}. {advice}"
     spans = sorted(tuple(said["here"]) for said in everyone)
     if everyone[0]["kind"] == ARRAY and [0, *(s[1] for s in spans)] != [*(s[0] for s in spans), rows[0]]:
         return (f"`xs`, global arrays of {rows[0]} rows, must have each row in one process: the processes have "
@@ -210,14 +213,15 @@ def _run(call: Call, given: Inputs, program: Program, work: _Work, size: int, ch
     """The results of this process's rows; `tell` is told how many are done."""
     start, stop = work.mine
     outs = [np.empty((stop - start, *shape), dtype) for shape, dtype in program.kinds]
-    store = None if checkpoint is None else _checkpoint(call, given, program, work, checkpoint)
-    todo = pieces(work.mine, size, start) if store is None else _missing(call, store, work, size, outs)
-    runner = _Runner(given, program, work, min(size, max((b - a for a, b in todo), default=1)))
-    done = stop - start - sum(b - a for a, b in todo)
+    compute = functools.partial(_computed, call, given, program, work, size)
+    todo, store = pieces(work.mine, size, start), None
+    if checkpoint is not None:
+        store = _checkpoint(call, given, program, work, checkpoint)
+        _run_even_part(call, given, work, store, size, compute, tell)
+        todo = _missing(call, store, work, size, outs)
+    done = stop - start - _rows(todo)
     tell(done)
-    for span in todo:
-        call.look()
-        results = runner(span)
+    for span, results in compute(todo):
         for out, result in zip(outs, results, strict=True):
             out[span[0] - start:span[1] - start] = result
         if store is not None:
@@ -225,6 +229,19 @@ def _run(call: Call, given: Inputs, program: Program, work: _Work, size: int, ch
         done += span[1] - span[0]
         tell(done)
     return outs
+
+
+def _rows(spans: Sequence[Span]) -> int:
+    return sum(b - a for a, b in spans)
+
+
+def _computed(call: Call, given: Inputs, program: Program, work: _Work, size: int,
+              todo: Sequence[Span]) -> Iterator[tuple[Span, list[np.ndarray]]]:
+    """Runs rows in pieces of at most `size`; gives the results of each."""
+    runner = _Runner(given, program, work, min(size, max((b - a for a, b in todo), default=1)))
+    for span in todo:
+        call.look()
+        yield span, runner(span)
 
 
 class _Runner:
@@ -308,6 +325,29 @@ def _checkpoint(call: Call, given: Inputs, program: Program, work: _Work, folder
 
 def _read(given: Inputs, offset: int, span: Span) -> list[np.ndarray]:
     return given.read((span[0] - offset, span[1] - offset))
+
+
+def _run_even_part(call: Call, given: Inputs, work: _Work, store: Checkpoint, size: int,
+                   compute: Callable[[Sequence[Span]], Iterator[tuple[Span, list[np.ndarray]]]],
+                   tell: Callable[[int], None]) -> None:
+    """Where some rows are in files, and all processes see the same files and can read all inputs: runs an even part of
+    the other rows, whoever's they are, into files. Each process finds what its own rows lack there afterwards."""
+    if given.kind != GLOBAL or call.count == 1:
+        return
+    missing = store.missing(work.rows, size)
+    total = _rows(missing)
+    alike = call.is_same("files", hashlib.sha256(json.dumps(missing).encode()).hexdigest())
+    if not alike or total in (0, work.rows):
+        return
+    start, stop = work.mine
+    done = stop - start - _rows([(max(a, start), min(b, stop)) for a, b in missing if a < stop and start < b])
+    ends = itertools.accumulate(b - a for a, b in missing)
+    mine = [span for span, end in zip(missing, ends, strict=True) if (end - 1) * call.count // total == call.process]
+    for span, results in compute(mine):
+        store.store(span, results)
+        done += span[1] - span[0]
+        tell(done)
+    call.wait_for_all("stored")
 
 
 def _missing(call: Call, store: Checkpoint, work: _Work, size: int, outs: list[np.ndarray]) -> list[Span]:

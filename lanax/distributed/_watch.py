@@ -27,6 +27,9 @@ _SILENCE, _PERIOD, _LAST, _OTHERS = 0.5, 0.05, 0.15, 0.25
 #: Seconds in which a process that has said that it leaves is gone.
 _GOING = 2.0
 
+#: What to say of starting again.
+_GOES_ON = "; a call with `checkpoint` goes on where it was"
+
 _ALIVE, _DEAD = "lanax/alive", "lanax/dead"
 
 
@@ -48,7 +51,8 @@ class Watch(threading.Thread):
         self._farewell = Farewell(
             f"lanax.distributed, process {self.process}: aborted. Where JAX says above that its distributed service "
             f"has detected fatal errors, and names no process, process 0 of {self.count}, which all others need (at "
-            f"{self.address}), has died or is cut off. Look at what it has printed, and start all processes again."
+            f"{self.address}), has died or is cut off. Look at what it has printed, and start all processes again"
+            f"{_GOES_ON}."
         ) if self.process else None
         self._heard: dict[int, tuple[str, float]] = {}
 
@@ -111,7 +115,7 @@ class Watch(threading.Thread):
         if not silent:
             return ""
         failure = (f"{self.who(silent[0])} has not been heard of for {limit:.0f} s: it has died, or is stuck or cut "
-                   "off. Look at what it has printed, and start all processes again.")
+                   f"off. Look at what it has printed, and start all processes again{_GOES_ON}.")
         self.client.key_value_set(_DEAD, failure, allow_overwrite=True)
         return failure
 

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import assert_same
 from jax import lax
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -41,16 +42,6 @@ def results(v: Any, w: Any) -> Any:
 
 def smooth(v: Any, w: Any) -> Any:
     return lax.fori_loop(0, 3, lambda _, u: jnp.sin(u * w) + v, v)
-
-
-def assert_same(got: Any, want: Any, rtol: float = 0.0) -> None:
-    """Shapes, dtypes and values; all bits where `rtol` is 0."""
-    assert jax.tree.structure(got) == jax.tree.structure(want)
-    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-        assert (a.shape, a.dtype, getattr(a, "weak_type", 0)) == (b.shape, b.dtype, getattr(b, "weak_type", 0))
-        if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
-            a, b = jax.random.key_data(a), jax.random.key_data(b)
-        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=rtol)
 
 
 @pytest.mark.parametrize("n", [0, 1, 3, 10, 16, 17])
@@ -187,17 +178,41 @@ def test_some_of_the_devices_by_list_mesh_and_settings():
     assert lanax.vmap(grow, plan=Plan(devices=8, parallelism=2))(x).devices() == {*DEVICES[:2]}
 
 
-@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
-def test_under_a_mesh(kind):
-    mesh = jax.make_mesh((4,), ("q",), axis_types=(kind,), devices=DEVICES[:4])
+def test_under_a_mesh():
+    mesh = jax.make_mesh((4,), ("q",), axis_types=(AxisType.Auto,), devices=DEVICES[:4])
     mapped, want = lanax.vmap(grow, plan=Plan(devices=mesh)), lanax.vmap(grow)(numbers(8))
     with jax.set_mesh(mesh):
         for x in (numbers(8), jax.device_put(numbers(8), P("q"))):
             assert_same(jax.jit(mapped)(x), want)
             assert_same(mapped(x), want)
         assert_same(mapped(numbers(10)), lanax.vmap(grow)(numbers(10)))
-        unshared = lanax.explain(mapped, numbers(8)).unshared
-    assert ("explicit" in unshared) == (kind == AxisType.Explicit)
+        assert not lanax.explain(mapped, numbers(8)).unshared
+
+
+def test_on_a_mesh_with_axes_of_explicit_type():
+    """What is split stays where it lies; what is not split, or on other devices than the plan's, is refused."""
+    mesh = jax.make_mesh((4,), ("q",), axis_types=(AxisType.Explicit,), devices=DEVICES[:4])
+    split, whole = (jax.device_put(numbers(8), NamedSharding(mesh, spec)) for spec in (P("q"), P()))
+    want = lanax.vmap(grow)(numbers(8))
+    for devices in (mesh, 4, DEVICES[:4]):
+        mapped = lanax.vmap(grow, plan=Plan(devices=devices))
+        for run in (mapped, jax.jit(mapped)):
+            assert_same(run(split), want)
+            assert run(split).sharding == NamedSharding(mesh, P("q"))
+        report = lanax.explain(mapped, split)
+        assert "  devices: as the mesh has it: operands lie on a mesh with axes of explicit type" in str(report)
+        with pytest.raises(lanax.PlanError, match=r"no argument is split. Split the batch, as in `jax.sha"):
+            mapped(whole)
+        with jax.set_mesh(mesh):
+            assert_same(mapped(split), want)
+            assert "has axes of explicit type" in lanax.explain(mapped, split).unshared
+            with pytest.raises(lanax.PlanError, match="no argument is split"):
+                mapped(numbers(8))
+    words = "names 3 devices, and argument `v` is split over a mesh of 4 with axes of explicit type"
+    with pytest.raises(lanax.PlanError, match=words):
+        jax.jit(lanax.vmap(grow, plan=Plan(devices=3)))(split)
+    with lanax.use_plan(devices=3):  # what is set for all calls is for those that can use it
+        assert_same(jax.jit(lanax.vmap(grow))(split), want)
 
 
 def test_what_is_not_shared_says_why():
@@ -217,18 +232,28 @@ def test_what_is_not_shared_says_why():
     def _rule(axis_size: int, in_batched: Any, v: Any) -> Any:
         return v * axis_size, True
 
-    def inside(v: Any) -> Any:
-        return jax.shard_map(lanax.vmap(grow, plan=shared), mesh=mesh, in_specs=P("q"), out_specs=P("q"))(v)
+    def inside(v: Any, plan: Plan | None = None) -> Any:
+        return jax.shard_map(lanax.vmap(grow, plan=plan), mesh=mesh, in_specs=P("q"), out_specs=P("q"))(v)
 
-    for mapped, reason in ((lanax.vmap(whole, plan=shared), "has to see all examples"),
-                           (lanax.vmap(ruled, plan=shared), "has to see all examples"), (inside, "shard_map")):
+    def by_setting(v: Any) -> Any:
+        with lanax.use_plan(shared):
+            return inside(v)
+
+    whole_batch = "one runs the whole batch: some equation has to see all examples"
+    for mapped, reason in ((lanax.vmap(whole, plan=shared), whole_batch),
+                           (by_setting, "as the mesh has it: inside shard_map each device has its share already")):
         report = lanax.explain(mapped, x)
-        assert reason in report.unshared
-        assert f"  devices: one runs the whole batch: {report.unshared}" in str(report)
+        assert report.unshared == reason
+        assert f"  devices: {reason}" in str(report)
         assert not report.shares
+    report = lanax.explain(lanax.vmap(ruled, plan=shared), x)
+    assert not report.shares
+    assert "rule of custom_vmap" in str(report)
+    with pytest.raises(lanax.PlanError, match=r"`devices` of a Plan cannot be asked for inside jax.shard_map, where"):
+        inside(x, shared)
     assert_same(lanax.vmap(whole, plan=shared)(x), lanax.vmap(whole)(x))
     assert_same(lanax.vmap(ruled, plan=shared)(x), jax.vmap(ruled)(x))
-    assert_same(jax.jit(inside)(x), lanax.vmap(grow)(x))
+    assert_same(jax.jit(by_setting)(x), lanax.vmap(grow)(x))
 
 
 def test_a_profile_has_the_time_of_each_device():

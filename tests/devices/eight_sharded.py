@@ -91,6 +91,44 @@ def test_unmapped_operands_and_out_axes():
     np.testing.assert_array_equal(second, x)
 
 
+def test_a_check_that_fails_raises_on_every_device():
+    """JAX has one device raise, for which the others wait; XLA ends the process then."""
+    import equinox as eqx
+
+    mesh = mesh_of((4, 2), AUTO)
+
+    def checked(v):
+        v = eqx.error_if(v, v.sum() > 100, "too big")
+        return grow(eqx.branched_error_if(v, v[0] < 0, jnp.int32(v[1] < 0), ["one below", "both below"]))
+
+    values = np.asarray(numbers(64, 3))
+    mapped = jax.jit(lambda x: (lanax.vmap(checked)(x), lanax.vmap(checked)(x).sum()))
+    for row, word in ((None, ""), ([0.0, 0.0, 1000.0], "too big"), ([-0.1, -0.1, 9.0], "both below"), (None, "")):
+        some = values.copy()
+        some[5] = values[5] if row is None else row
+        x = jax.device_put(some, NamedSharding(mesh, P("x")))
+        if row is None:
+            np.testing.assert_allclose(jax.block_until_ready(mapped(x))[0], [one(v) for v in values], rtol=1e-5)
+            continue
+        with pytest.raises(Exception, match=word):
+            jax.block_until_ready(mapped(x))
+
+
+def test_one_function_on_several_meshes():
+    """A program that was traced for one mesh is not taken for another, nor for arrays on none."""
+    values = numbers(64, 3)
+    smooth = lanax.vmap(lambda v: jnp.sin(v * v).sum())
+    want = smooth(values)
+    four = jax.make_mesh((4,), ("z",), axis_types=(EXPLICIT,), devices=jax.devices()[:4])
+    for mesh in (mesh_of((8,), EXPLICIT), four):
+        x = jax.device_put(values, NamedSharding(mesh, P(*mesh.axis_names)))
+        np.testing.assert_array_equal(smooth(x), want)
+        with jax.set_mesh(mesh):
+            jax.block_until_ready(jax.jit(jax.grad(lambda x: smooth(x).sum()))(x))
+    got = jax.grad(lambda x: smooth(x).sum())(values)
+    np.testing.assert_allclose(got, 2 * values * jnp.cos(values * values), rtol=1e-5)
+
+
 def test_keys_are_split_too():
     mesh = mesh_of((8,), AUTO)
     keys = jax.random.split(jax.random.key(0), 64)
@@ -133,6 +171,45 @@ def test_inside_shard_map(check):
     mapped = jax.shard_map(lanax.vmap(grow), mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=check)
     assert collectives(mapped, values) == []
     np.testing.assert_allclose(jax.jit(mapped)(values), [one(v) for v in values], rtol=1e-5)
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_loops_and_branches_that_start_from_constants_inside_shard_map(check):
+    """Where JAX checks over which axes values vary, it refuses these: a constant varies over none."""
+    mesh = mesh_of((8,), AUTO)
+
+    def fun(v, w):
+        total = lax.fori_loop(0, 3, lambda i, c: c + v.sum() * w, 0.0)
+        count, _ = lax.scan(lambda c, a: (c + jnp.sin(a) * total, None), 0.0, v)
+        some = lax.cond(v[0] > 1, lambda: v * w, lambda: jnp.zeros(3))
+        return total, count, some, lax.switch(v[1].astype(int), [lambda: 0.0, lambda: w, lambda: v.sum()])
+
+    def square(outs):
+        return sum(jnp.sum(out**2) for out in outs)
+
+    def local(x, w):
+        outs = lanax.vmap(fun, (0, None))(x, w)
+        return outs, lax.psum(square(outs), "x")
+
+    mapped = jax.jit(jax.shard_map(local, mesh=mesh, in_specs=(P("x"), P()), out_specs=(P("x"), P()), check_vma=check))
+    values = numbers(64, 3)
+    for got, want in zip(mapped(values, W)[0], jax.vmap(fun, (0, None))(values, W), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5)
+    if check:  # without, JAX's derivative of a sum over devices is another one
+        got = jax.jit(jax.grad(lambda x, w: mapped(x, w)[1], (0, 1)))(values, W)
+        want = jax.grad(lambda x, w: square(jax.vmap(fun, (0, None))(x, w)), (0, 1))(values, W)
+        for a, b in zip(got, want, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-3)
+
+
+def test_pmap_after_shard_map():
+    """A program that was traced inside one is not taken for the other."""
+    mapped = lanax.vmap(lambda v, w: (jnp.arange(3.0) * w, v * 2), (0, None))
+    values = numbers(64, 3)
+    for out in (jax.shard_map(mapped, mesh=mesh_of((8,), AUTO), in_specs=(P("x"), P()), out_specs=P("x"))(values, W),
+                jax.pmap(mapped, in_axes=(0, None))(values.reshape(8, 8, 3), W)):
+        np.testing.assert_allclose(np.reshape(out[0], (64, 3)), np.tile(np.arange(3) * W, (64, 1)))
+        np.testing.assert_array_equal(np.reshape(out[1], (64, 3)), values * 2)
 
 
 def test_a_part_for_xla():
