@@ -7,6 +7,7 @@ import functools
 import hashlib
 import math
 import re
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -20,25 +21,27 @@ from lanax._complex import split
 from lanax._config import STAGE_NAMES as STAGE_NAMES
 from lanax._config import config, logger
 from lanax._devices.varying import without_types
+from lanax._heap import FRESH
 from lanax._jax import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from lanax._lowering.coverage import has_rule, why_not
 from lanax._lowering.kernel import KERNEL, KernelSource, build_kernel
-from lanax._lowering.keys import is_key
 from lanax._lowering.meter import Meter
 from lanax._lowering.operands import Operand
 from lanax._lowering.registry import COMPOSITIONS, RULES
 from lanax._lowering.summed import row_operand, sum_block
 from lanax._once import once
-from lanax._plan import KernelPlan, Plan
-from lanax._planning.partition import Part, Partition, miss_reason, partition
+from lanax._plan import MAX_LANES, KernelPlan, Plan
+from lanax._planning.partition import LANES, XLA, Part, Partition, is_one_sweep, miss_reason, partition
 from lanax._planning.planner import FEW, has_narrow_numbers, plan_kernel
 from lanax._planning.refill import around_loop
 from lanax._planning.uniformity import Uniformity, analyse
+from lanax._planning.work import array_bytes
 from lanax._program import Program
 from lanax._rewrite import unvmap
 from lanax._rewrite.checks import Check, extract_checks
 from lanax._rewrite.common import without_repeats
 from lanax._rewrite.loops import with_tests_shared
+from lanax._rewrite.residuals import computing_again
 from lanax._rewrite.trace import expand
 from lanax._rewrite.unroll import KNOWN, with_short_loops_unrolled
 from lanax._runtime.ffi import Descriptor, Loaded, load
@@ -48,11 +51,11 @@ from lanax._target import Target, host
 #: Bytes of one array of one example above which it is not kept in lanes.
 _ARRAY_LIMIT = 1 << 20
 
+#: Bytes that the scans of one example may keep for each other, where the plan does not bound them.
+_KEPT = 4 << 20
+
 #: Chunks of a thread where lanes take the next example: fewer than else, since lanes idle at the end of each.
 _REFILLED_PARTS = 8
-
-#: Bytes of an array that the C library gives back to the system as soon as it is freed.
-_FRESH = 32 << 20
 
 Axes = tuple["int | None", ...]
 
@@ -91,10 +94,13 @@ class Stages:
 
     @once
     def expanded(self) -> Jaxpr:
-        """Calls inlined, compositions replaced, checks taken out, complex values split into their parts; its constants
-        are its first inputs."""
+        """Calls inlined, compositions replaced, checks taken out, complex values split into their parts, scans that
+        keep much for others cut; its constants are its first inputs."""
         jaxpr, _ = _jax.open_and_consts(self._expanded[0])
-        return _jax.make_open([*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns, jaxpr)
+        jaxpr = _jax.make_open([*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns, jaxpr)
+        memory: Any = self.plan.memory  # an int by now
+        bound = _KEPT if memory is None else min(_KEPT, memory // MAX_LANES)
+        return jaxpr if self.plan.route == "xla" else computing_again(jaxpr, bound, _is_for_lanes, _expand)
 
     @property
     def consts(self) -> Sequence[Any]:
@@ -105,7 +111,7 @@ class Stages:
     def _known(self) -> dict[Var, np.ndarray]:
         """The values of small constants."""
         return {v: np.asarray(value) for v, value in zip(self.expanded.invars, self.consts, strict=False)
-                if not isinstance(value, _jax.Tracer) and not is_key(v.aval) and v.aval.size <= KNOWN}
+                if not isinstance(value, _jax.Tracer) and not _jax.is_key(v.aval) and v.aval.size <= KNOWN}
 
     @property
     def checks(self) -> list[Check]:
@@ -127,11 +133,17 @@ class Stages:
                 return "it reduces over the whole batch, and its value is seen in the results"
             return why_not(eqn)
 
-        found = partition(self.uniformity, lambda e: miss_reason(e, reason, _ARRAY_LIMIT), self.plan.route or "auto",
-                          equation_cost, self.summed, self.fresh)
+        found = partition(self.uniformity, reason, _ARRAY_LIMIT, self.plan.route or "auto", equation_cost, self.summed,
+                          self.fresh)
         for miss in found.misses:
             logger.info("%s: not in lanes: %s", self.program.name, miss)
         return found
+
+    @property
+    def is_left_whole(self) -> bool:
+        """Whether `jax.vmap` of the program as the user wrote it does the same: no part is in lanes, no result is to be
+        summed over the batch, and no check waits for the end."""
+        return XLA in self.partition.routes and LANES not in self.partition.routes and not (self.summed or self.checks)
 
     @once
     def summed(self) -> set[Atom]:
@@ -280,6 +292,13 @@ class Kernel:
         return math.ceil(axis_size / self.block)
 
 
+def _is_for_lanes(eqn: JaxprEqn) -> bool:
+    """Whether a scan has lane code, whatever it keeps, and gains by it."""
+    inputs = list(dict.fromkeys(v for v in eqn.invars if not isinstance(v, Literal)))
+    found = analyse(_jax.make_open(inputs, eqn.outvars, [eqn]), [True] * len(inputs))
+    return miss_reason(found, 0, why_not, sys.maxsize) is None and not is_one_sweep(eqn)
+
+
 def _expand(closed: ClosedJaxpr) -> ClosedJaxpr:
     return expand(closed, has_rule, COMPOSITIONS)
 
@@ -301,8 +320,8 @@ def dump(kernel: Kernel, identity: str) -> None:
 def stages(program: Program, in_axes: Axes, out_axes: Axes, plan: Plan, axis_size: int = 0) -> Stages:
     """The stages of a program; the same object for an equal program, of the latest ones. `axis_size`: of the batch; it
     may decide a route, but not which values vary."""
-    sizes = (v.aval.size * v.aval.dtype.itemsize for v in program.jaxpr.outvars if hasattr(v.aval, "size"))
-    return _stages(program, in_axes, out_axes, plan, axis_size * max(sizes, default=0) >= _FRESH)
+    largest = max((array_bytes(v.aval) for v in program.jaxpr.outvars), default=0)
+    return _stages(program, in_axes, out_axes, plan, axis_size * largest >= FRESH)
 
 
 @functools.lru_cache(maxsize=256)

@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from lanax._config import config
+from lanax._heap import FRESH
 from lanax._jax import source_line
 from lanax._planning.uniformity import Uniformity
 from lanax._planning.work import ASSUMED_TRIPS, Work
-from lanax._reports.bounds import bounds, ms
+from lanax._reports.bounds import bounds, duration
 from lanax._rewrite.surgery import CONTROL_FLOW
 from lanax._runtime.speed import measured
 
@@ -85,6 +87,7 @@ class KernelReport:
       scratch_bytes: memory of each thread.
       accuracy: `default` or `fast`, of its elementary functions.
       bytes_in, bytes_out: what one example reads and writes.
+      largest_result: bytes of the largest result over the whole batch.
       work: what one example computes, by estimate; a loop of unknown end is taken to make 16 trips.
       control_flow: loops and branches, in the order of the program.
     """
@@ -106,6 +109,7 @@ class KernelReport:
     accuracy: str = "default"
     bytes_in: int = 0
     bytes_out: int = 0
+    largest_result: int = 0
     work: Work = dataclasses.field(default_factory=Work)
     control_flow: tuple[ControlFlow, ...] = ()
 
@@ -159,7 +163,12 @@ class KernelReport:
     def _cost_lines(self) -> list[str]:
         guess = f", taking loops of unknown end as {ASSUMED_TRIPS} trips" if self.assumes_trips else ""
         (bound, least), *others = self.bounds.items()
-        rest = ", ".join(f"{name} {ms(seconds)}" for name, seconds in others)
-        return [f"each example: {self.bytes_in} bytes in, {self.bytes_out} out, "
+        rest = ", ".join(f"{name} {duration(seconds)}" for name, seconds in others)
+        fresh = max(FRESH, config.keep_memory)
+        size = f"{self.largest_result >> 20} MiB"
+        memory = (f"memory: a result of {size} lies in new pages at each call, which the system clears first; "
+                  "lanax.config.keep_memory has the process keep them")
+        return [*[memory] * (self.largest_result >= fresh),
+                f"each example: {self.bytes_in} bytes in, {self.bytes_out} out, "
                 f"{self.scratch_bytes // self.lanes} of scratch; about {self.work.flops:.4g} flops{guess}",
-                f"bound by {bound}: at least {ms(least)}; {rest}"]
+                f"bound by {bound}: at least {duration(least)}; {rest}"]

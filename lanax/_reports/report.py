@@ -18,7 +18,7 @@ from lanax._jax import Atom
 from lanax._pipeline import Axes, Kernel, Stages, equation_cost, stages
 from lanax._plan import FIELDS, Plan, device_name
 from lanax._planning.partition import LANES, UNIFORM, XLA, Miss, count_equations, gaining
-from lanax._planning.work import bytes_of, work_of
+from lanax._planning.work import array_bytes, bytes_of, work_of
 from lanax._program import Program
 from lanax._reports import html
 from lanax._reports.hints import hint
@@ -97,7 +97,7 @@ def record_plain(name: str, axis_size: int, plan: Plan, reason: str, source: str
     logger.info("%s: not in lanes: %s", name, Miss("program", "", reason))
     calls = _calls.get()
     if calls is not None:
-        unshared = "" if plan.devices in (None, 1) else "it is left to jax.vmap"
+        unshared = "" if plan.devices in (None, 1) else "one runs the whole batch: it is left to jax.vmap"
         calls.append(Call(None, (), (), axis_size, plan, reason, name, source=source, unshared=unshared))
 
 
@@ -138,7 +138,7 @@ class Report:
       plan: what was asked for; its `sources` say where.
       shares: where several devices share the batch, the name of each and how many examples it has; what is said of
         kernels is then of the first one.
-      unshared: why the devices that were asked for do not share it.
+      unshared: what happens where the devices that were asked for do not share it, and why.
     """
 
     name: str
@@ -218,7 +218,7 @@ class Report:
         if self.shares:
             shares = ", ".join(f"{name} {size}" for name, size in self.shares)
             return [f"{shares} examples; what follows is of {self.shares[0][0]}"]
-        return [f"one runs the whole batch: {self.unshared}"] if self.unshared else []
+        return [self.unshared] if self.unshared else []
 
     def _asked_for(self) -> str:
         """The fields of the plan that are not left to lanax, and who set each."""
@@ -285,10 +285,12 @@ def _kernel_report(kernel: Kernel, axis_size: int, devices: int) -> KernelReport
     plan = kernel.plan
     threads = threads_of(kernel, axis_size, devices)
     read, written = bytes_of(kernel.jaxpr, kernel.in_axes, kernel.out_axes)
+    mapped = zip(kernel.jaxpr.outvars, kernel.out_axes, strict=True)
+    largest = axis_size * max((array_bytes(v.aval) for v, axis in mapped if axis is not None), default=0)
     return KernelReport(count_equations(kernel.jaxpr), plan.lanes, plan.native_lanes, plan.vectors, plan.ruling,
                         plan.reason, axis_size // plan.lanes, axis_size % plan.lanes, threads, plan.chunk,
                         plan.refill, kernel.source.scratch_bytes, tuple(gaining(kernel.jaxpr)), plan.uneven,
-                        plan.accuracy, read, written, work_of(kernel.jaxpr, equation_cost),
+                        plan.accuracy, read, written, largest, work_of(kernel.jaxpr, equation_cost),
                         tuple(control_flow(kernel.uniformity)))
 
 

@@ -24,6 +24,7 @@ import jax
 import numpy as np
 
 from lanax._errors import LanaxError, UnsupportedJaxError
+from lanax._heap import FRESH
 from lanax._runtime.jit import Compiled, compile_module
 from lanax._target import host
 
@@ -163,16 +164,21 @@ def pool_threads() -> int:
 @functools.cache
 def _routine() -> Compiled:
     """The routine that all kernels share, registered with XLA; it is never unloaded."""
-    processor = _PROCESSORS.get(platform.machine().lower(), "other")
-    system = "linux" if sys.platform == "linux" else "other"
-    text = _text("handler.ll", "kernels.ll", "threads.ll", f"processor_{processor}.ll", f"pages_{system}.ll")
-    routine = compile_module(text, host(), "the handler")
+    routine = compile_module(_handler_text(platform.machine(), sys.platform), host(), "the handler")
     ctypes.c_int64.from_address(routine.address("lanax_cores")).value = pool_threads()
     state = {"type_id": routine.address("lanax_state_type"), "type_info": routine.address("lanax_state_info")}
     stages = {stage: routine.address(f"lanax_{stage}") for stage in ("instantiate", "execute")}
     jax.ffi.register_ffi_type(TARGET, _capsules(state), platform="cpu")
     jax.ffi.register_ffi_target(TARGET, _capsules(stages), platform="cpu")
     return routine
+
+
+def _handler_text(machine: str, system: str) -> str:
+    """The routine's LLVM text for a processor and a system, both by Python's names for them."""
+    processor = _PROCESSORS.get(machine.lower(), "other")
+    pages = "linux" if system == "linux" else "other"
+    text = _text("handler.ll", "kernels.ll", "threads.ll", f"processor_{processor}.ll", f"pages_{pages}.ll")
+    return f"{text}@fresh_bytes = private constant i64 {FRESH}\n"
 
 
 def _capsules(addresses: dict[str, int]) -> Any:

@@ -230,11 +230,12 @@ def test_the_environment_gives_every_setting() -> None:
     given = {"LANAX_ROUTE": "lanes", "LANAX_LANES": "8", "LANAX_THREADS": " 2 ", "LANAX_CHUNK": "64",
              "LANAX_MEMORY": "2 GiB", "LANAX_DEVICES": "1", "LANAX_CACHE": "off", "LANAX_CACHE_DIR": "/x/y",
              "LANAX_CACHE_SIZE": "1000", "LANAX_LOG": "INFO", "LANAX_DUMP": "llvm, asm", "LANAX_DUMP_TO": "/d",
-             "LANAX_ACCURACY": "fast", "LANAX_PARALLELISM": "8"}
+             "LANAX_ACCURACY": "fast", "LANAX_PARALLELISM": "8", "LANAX_KEEP_MEMORY": "1GiB"}
     found = from_environment(given | {"PATH": "/bin", "HOME": "/"})
     assert found == {"route": "lanes", "lanes": 8, "threads": 2, "chunk": 64, "memory": 2 << 30, "devices": 1,
                      "cache": False, "cache_dir": "/x/y", "cache_size": 1000, "log": "info",
-                     "dump": ("llvm", "asm"), "dump_to": "/d", "accuracy": "fast", "parallelism": 8}
+                     "dump": ("llvm", "asm"), "dump_to": "/d", "accuracy": "fast", "parallelism": 8,
+                     "keep_memory": 1 << 30}
     assert set(found) == set(SETTINGS)
     assert from_environment(dict.fromkeys(given, "")) == {}
 
@@ -345,11 +346,11 @@ def test_the_page_has_every_setting_as_it_is() -> None:
     rows = [tuple(cell.strip() for cell in line.strip("|").split("|"))
             for line in page.splitlines() if line.startswith("| `")]
     defaults = {"cache": "on", "cache_size": "1GiB", "log": "`off`", "dump": "none", "dump_to": "`lanax-dump`",
-                "cache_dir": "see below"}
+                "cache_dir": "see below", "keep_memory": "0"}
     assert rows == [(f"`{s.name}`", "yes" if s.name in FIELDS else "", f"`{s.variable}`",
                      defaults.get(s.name, "chosen"), s.meaning) for s in SETTINGS.values()]
     shown = {"on": True, "1GiB": 1 << 30, "`off`": "off", "none": (), "`lanax-dump`": "lanax-dump", "see below": None,
-             "chosen": None}
+             "0": 0, "chosen": None}
     assert {s.name: shown[row[3]] for s, row in zip(SETTINGS.values(), rows, strict=True)} == {
         s.name: s.default for s in SETTINGS.values()}
 
@@ -357,3 +358,36 @@ def test_the_page_has_every_setting_as_it_is() -> None:
 def test_this_machine_is_named() -> None:
     with pytest.raises(lanax.PlanError, match=f"this process may use {host().cores} cores"):
         Plan(threads=0)
+
+
+def test_memory_that_is_kept():
+    """The pages of 64 MiB that the system has to give: before the setting, with it and after it."""
+    program = """
+import ctypes, resource, lanax
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
+
+def faults():
+    for _ in range(4):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        place = libc.malloc(64 << 20)
+        ctypes.memset(place, 1, 64 << 20)
+        libc.free(place)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+print(faults())
+lanax.config.update("keep_memory", "1GiB")
+print(faults(), lanax.config.keep_memory)
+lanax.config.update("keep_memory", None)
+print(faults(), lanax.config.keep_memory)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True)
+    fresh, kept, size, again, default = map(int, done.stdout.split())
+    assert (size, default) == (1 << 30, 0)
+    assert kept < 8 <= min(fresh, again)
+
+
+def test_new_pages_are_reported():
+    f = lanax.vmap(lambda x: jax.numpy.linalg.cholesky(x))
+    assert "keep_memory" not in str(lanax.explain(f, jax.ShapeDtypeStruct((900_000, 3, 3), np.float32)))
+    assert "a result of 34 MiB" in str(lanax.explain(f, jax.ShapeDtypeStruct((1_000_000, 3, 3), np.float32)))
