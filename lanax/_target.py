@@ -35,11 +35,17 @@ class Target:
     cores: int
 
     @property
+    def is_arm(self) -> bool:
+        """Whether it is a 64-bit ARM processor."""
+        return _is_arm(self.triple)
+
+    @property
     def instruction_set(self) -> str:
         """Short name of the widest SIMD extension in use."""
+        if self.is_arm:
+            return "NEON"  # every such processor has it; LLVM does not list features on all systems
         has = self.features.split(",")
-        for flag, name in (("+avx512f", "AVX-512"), ("+avx2", "AVX2"), ("+avx", "AVX"), ("+sse2", "SSE2"),
-                           ("+neon", "NEON")):
+        for flag, name in (("+avx512f", "AVX-512"), ("+avx2", "AVX2"), ("+avx", "AVX"), ("+sse2", "SSE2")):
             if flag in has:
                 return name
         return "scalar"
@@ -63,6 +69,10 @@ class Target:
         )
 
 
+def _is_arm(triple: str) -> bool:
+    return triple.startswith(("aarch64", "arm64"))  # Linux's name for it, and Apple's
+
+
 @functools.cache
 def host() -> Target:
     """The target of the processor that this process runs on."""
@@ -74,12 +84,13 @@ def host() -> Target:
     bits = 512 if wide else 256 if flags.get("avx2") else 128
     if platform.machine() in ("x86_64", "AMD64") and wide:
         features += ",-prefer-256-bit"
+    triple = llvm.get_process_triple()
     return Target(
-        triple=llvm.get_process_triple(),
+        triple=triple,
         cpu=llvm.get_host_cpu_name(),
         features=features,
         register_bits=bits,
-        registers=32 if wide or "aarch64" in llvm.get_process_triple() else 16,
+        registers=32 if wide or _is_arm(triple) else 16,
         mask_registers=wide,
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
     )
