@@ -27,6 +27,6 @@ def bounds(speed: Speed, threads: int, steps: float, bits: float, divided: float
     return dict(sorted(seconds.items(), key=lambda item: -item[1]))
 
 
-def ms(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """A time for people to read."""
-    return f"{seconds * 1e3:.3g} ms"
+    return f"{seconds:.3g} s" if seconds >= 0.9995 else f"{seconds * 1e3:.3g} ms"

@@ -22,8 +22,9 @@ _HINTS: tuple[tuple[str, str], ...] = (
      "work on smaller pieces of the array, by jax.lax.scan over one of its axes, or reduce it before the call"),
     ("side effect", "take it out of loops and branches, or return the value and print it after the call"),
     ("exchanges values", "keep it out of loops and branches: elsewhere it only divides the program into two kernels"),
+    ("rule of custom_vmap", "leave the rule out: lanax needs none"),
     ("reduces over the whole batch|(?<!product )over the batch", "reduce the results after the mapped call"),
-    ("better served by XLA|one matrix product over the batch|faster in XLA|XLA's are faster|memory decides|"
+    ("better served by XLA|one matrix product over the batch|faster in XLA|memory decides|"
      "elementwise, which XLA fuses|XLA streams", _BETTER),
     ("no kernel, so that jax.lax.map", "mend the other misses, or use lanax.vmap, which cuts the program there"),
     ("`rbg`", "use keys of the default generator: jax.random.key(seed, impl='threefry2x32')"),

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from lanax._reports.bounds import ms
+from lanax._reports.bounds import duration
 from lanax._reports.hints import hint
 from lanax._reports.html import block, escape, table
 from lanax._reports.report import Report
@@ -30,7 +30,7 @@ body { margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 62rem; background:
   font: 15px/1.55 system-ui, -apple-system, "Segoe UI", sans-serif; overflow-wrap: anywhere; }
 h1 { font-size: 1.6rem; margin: 0; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .5rem; }
 h3 { font-size: 1rem; margin: 1.4rem 0 .3rem; } p { margin: .3rem 0; } .dim { color: var(--dim); }
-.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(9rem, 1fr)); gap: .75rem; margin: 1.2rem 0; }
+.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(7.4rem, 1fr)); gap: .75rem; margin: 1.2rem 0; }
 .facts div { background: var(--soft); border: 1px solid var(--line); border-radius: 8px; padding: .6rem .8rem; }
 .facts b { display: block; font-size: 1.2rem; font-weight: 600; font-variant-numeric: tabular-nums; }
 .facts span { color: var(--dim); font-size: .85rem; }
@@ -38,7 +38,8 @@ h3 { font-size: 1rem; margin: 1.4rem 0 .3rem; } p { margin: .3rem 0; } .dim { co
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; vertical-align: top; padding: .3rem .9rem .3rem 0; border-bottom: 1px solid var(--line); }
 td:first-child { overflow-wrap: normal; white-space: nowrap; }
-th { color: var(--dim); font-weight: 500; font-size: .85rem; } .number { text-align: right; white-space: nowrap; }
+th { color: var(--dim); font-weight: 500; font-size: .85rem; } th, .number { white-space: nowrap; }
+.number { text-align: right; }
 svg { display: block; width: 100%; min-width: 34rem; height: auto; } svg text { fill: var(--dim); font-size: 11px; }
 svg .bar { fill: var(--mark); } svg .axis { stroke: var(--line); } svg .mean { stroke: var(--warm);
   stroke-dasharray: 4 3; }
@@ -73,7 +74,7 @@ def page(report: Report, seconds: float, kernels: Sequence[KernelUse], assembly:
 
 def fragment(report: Report, seconds: float, kernels: Sequence[KernelUse]) -> str:
     """A profile as a notebook shows it."""
-    parts = [table(["", ""], [("time", ms(seconds)), ("in kernels", ms(sum(k.seconds for k in kernels)))])]
+    parts = [table(["", ""], [("time", duration(seconds)), ("in kernels", duration(sum(k.seconds for k in kernels)))])]
     for i, kernel in enumerate(kernels):
         parts += [f"<div>kernel {i}, {kernel.lanes} lanes</div>", table(["", ""], _figures(kernel)), _sites(kernel),
                   _lane_use(kernel)]
@@ -83,9 +84,9 @@ def fragment(report: Report, seconds: float, kernels: Sequence[KernelUse]) -> st
 
 
 def _facts(report: Report, seconds: float, kernels: Sequence[KernelUse]) -> str:
-    inside = sum(kernel.seconds for kernel in kernels)
-    facts = [("whole call", ms(seconds)), ("in kernels", ms(inside)), ("in XLA", ms(max(0.0, seconds - inside))),
-             ("route", " → ".join(report.routes) or "uniform")]
+    inside = min(seconds, sum(kernel.seconds for kernel in kernels))  # they were timed by themselves
+    times = [("whole call", seconds), ("in kernels", inside), ("in XLA", seconds - inside)]
+    facts = [*((name, duration(t)) for name, t in times), ("route", " → ".join(report.routes) or "uniform")]
     if kernels:
         slowest = max(kernels, key=lambda kernel: kernel.seconds)
         facts += [("lanes", str(slowest.lanes)), ("threads", str(slowest.threads)),
@@ -143,7 +144,7 @@ def _bounds(kernel: KernelUse) -> str:
         parts.append(f'<text x="{left - 8}" y="{22 * i + 15}" text-anchor="end">{name}</text>'
                      f'<rect class="bar" x="{left}" y="{22 * i + 4}" width="{max(width, 0.5):.1f}" height="14" rx="2" '
                      f'opacity="{1 if i == 0 else 0.55}"/>'
-                     f'<text x="{left + width + 6:.1f}" y="{22 * i + 15}">{ms(seconds)}</text>')
+                     f'<text x="{left + width + 6:.1f}" y="{22 * i + 15}">{duration(seconds)}</text>')
     return _picture(22 * len(rows) + 6, "time by each limit", parts)
 
 
@@ -188,8 +189,8 @@ def _timeline(kernel: KernelUse) -> str:
     for c in kernel.chunks[::math.ceil(len(kernel.chunks) / _DRAWN)]:
         parts.append(f'<rect class="bar" x="{x(c.start):.2f}" y="{top + row * c.thread}" height="{row - 4}" '
                      f'width="{max(x(c.stop) - x(c.start) - 0.5, 0.3):.2f}" opacity="{0.2 + 0.8 * c.lane_use:.2f}">'
-                     f"<title>examples {c.begin:,} to {c.end:,}, {ms(c.stop - c.start)}, lane use {c.lane_use:.0%}"
-                     "</title></rect>")
+                     f"<title>examples {c.begin:,} to {c.end:,}, {duration(c.stop - c.start)}, "
+                     f"lane use {c.lane_use:.0%}</title></rect>")
     bottom = top + row * kernel.threads
     parts += _ticks(1e3 * end, lambda v: x(v / 1e3), bottom, "ms", lambda v: f"{v:.4g}")
     return _picture(bottom + _BELOW, "threads over time", parts)
@@ -282,14 +283,15 @@ def _heads(name: str, numbers: Iterable[int]) -> set[int]:
 # ---- machine code ----------------------------------------------------------------------------------------------------
 
 _LABEL = re.compile(r"^([\w.$\"@]+):")
-_VECTOR = re.compile(r"%?[xyz]mm\d+|\bv\d+\.\d")
+_COMMENT = re.compile(r"(//|;|#+ ).*")  # of arm64, of Apple's arm64 and of x86; `#` alone begins a number on arm64
+_VECTOR = re.compile(r"%?[xyz]mm\d+|\bv\d+\b")
 
 
 def hot_loop(assembly: str) -> str:
     """The innermost loop with the most vector instructions, from its label to the jump back; all where there is none.
 
     A loop is what lies between a label and a later jump to it."""
-    lines = [line.split("#")[0].rstrip() if "\"" not in line else line for line in assembly.splitlines()]
+    lines = [_COMMENT.sub("", line).rstrip() if "\"" not in line else line for line in assembly.splitlines()]
     labels = {found[1]: i for i, line in enumerate(lines) if (found := _LABEL.match(line))}
     loops = []
     for i, line in enumerate(lines):

@@ -36,5 +36,6 @@ def _timeline(axes: Any, kernel: KernelUse) -> None:
     for c in kernel.chunks:
         axes.barh(c.thread, 1e3 * (c.stop - c.start), left=1e3 * c.start, height=0.7, color="#3b82f6",
                   alpha=0.25 + 0.75 * c.lane_use, edgecolor="white", linewidth=0.2)
+    where = f"{kernel.threads} threads" if kernel.threads > 1 else "one thread"
     axes.set(xlabel="ms", yticks=range(kernel.threads), ylabel="thread",
-             title=f"{len(kernel.chunks)} chunks on {kernel.threads} threads; stronger: more lanes used")
+             title=f"{len(kernel.chunks)} chunks on {where}; stronger: more lanes used")

@@ -21,7 +21,7 @@ from lanax._plan import device_name
 from lanax._planning.work import bytes_of, lines_of, work_of
 from lanax._primitive import Run, bind, call_kernel, launch_shares, watching
 from lanax._reports import plot
-from lanax._reports.bounds import bounds, ms
+from lanax._reports.bounds import bounds, duration
 from lanax._reports.page import fragment, page
 from lanax._reports.report import Call, Report, report_of, threads_of
 from lanax._reports.usage import BranchUse, ChunkRun, DeviceUse, KernelUse, LoopUse, share
@@ -82,7 +82,8 @@ class Profile:
     def __str__(self) -> str:
         inside = min(self.seconds, sum(kernel.seconds for kernel in self.kernels))  # they were timed by themselves
         lines = [f"{self.report.name} over {self.report.axis_size} examples on {self.report.target}",
-                 f"  time: {ms(self.seconds)}, of that in kernels {ms(inside)}, in XLA {ms(self.xla_seconds)}"]
+                 f"  time: {duration(self.seconds)}, of that in kernels {duration(inside)}, in XLA "
+                 f"{duration(self.xla_seconds)}"]
         if self.devices:
             lines.append(f"  devices: {'; '.join(map(str, self.devices))}")
             lines.append("  below: the whole batch on one device, where it was counted")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import jax
@@ -80,8 +82,8 @@ def _in_one_place(x: Any) -> bool:
 
 def _watched(mapped: Callable[..., Any], tree: Any, leaves: Sequence[Any], axes: Sequence[int | None], axis_size: int,
              out_axes: Any, name: str) -> Any:
-    """The call chunk by chunk, by a loop on the host: one compiled function for each size of chunk. What interrupts it
-    does so between two chunks."""
+    """The call chunk by chunk, by a loop on the host: one compiled function for each size of chunk. Another thread runs
+    them, so that this one can be interrupted at any time; the chunk that runs then ends by itself."""
     given = [a is not None or isinstance(x, jax.Array) for x, a in zip(leaves, axes, strict=True)]
 
     def chunk(size: int, start: Any, *operands: Any) -> Any:
@@ -94,17 +96,36 @@ def _watched(mapped: Callable[..., Any], tree: Any, leaves: Sequence[Any], axes:
     operands = [jnp.asarray(x) for x, g in zip(leaves, given, strict=True) if g]
     compiled: dict[int, Any] = {}
     outs, start, size = [], 0, min(axis_size, _rounded(axis_size / _FIRST))
-    with bar() as shown:
+    with _thread() as runner, bar() as shown:
         task = shown.add_task(name, total=axis_size)
         while start < axis_size:
+            first = jnp.asarray(start)
             if size not in compiled:
-                compiled[size] = jax.jit(functools.partial(chunk, size)).lower(start, *operands).compile()
+                compiled[size] = jax.jit(functools.partial(chunk, size)).lower(first, *operands).compile()
             begin = time.perf_counter()
-            outs.append(jax.block_until_ready(compiled[size](start, *operands)))
+            outs.append(_result(runner.submit(lambda run, *args: jax.block_until_ready(run(*args)), compiled[size],
+                                              first, *operands)))
             start += size
             shown.update(task, completed=start)
             size = min(_next(size, time.perf_counter() - begin), axis_size - start)
     return _joined(outs, out_axes)
+
+
+@contextlib.contextmanager
+def _thread() -> Iterator[Executor]:
+    """A thread of its own for some calls; who leaves does not wait for what still runs."""
+    executor = ThreadPoolExecutor(1, "lanax-chunk")
+    try:
+        yield executor
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)
+
+
+def _result(future: Future[Any]) -> Any:
+    """What another thread computes; a signal is seen while this one waits, on every platform."""
+    while not future.done():
+        wait([future], timeout=0.1)
+    return future.result()
 
 
 def _rounded(examples: float) -> int:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from lanax._reports.bounds import ms
+from lanax._reports.bounds import duration
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,8 +178,10 @@ class KernelUse:
     def lines(self) -> Iterator[str]:
         """The kernel in words."""
         bound, least = next(iter(self.bounds.items()))
-        yield f"time: {ms(self.seconds)}; {self.gflops:.3g} GFLOP/s, {self.gbytes:.3g} GB/s"
-        yield f"bound by {bound}: {ms(least)}, {least / self.seconds:.0%} of the time"
+        yield f"time: {duration(self.seconds)}; {self.gflops:.3g} GFLOP/s, {self.gbytes:.3g} GB/s"
+        cached = bound == "memory" and least > self.seconds
+        part = "if nothing were in the caches" if cached else f"{least / self.seconds:.0%} of the time"
+        yield f"bound by {bound}: {duration(least)}, {part}"
         chunks = Counter(chunk.thread for chunk in self.chunks)
         each = [f"{chunks[k]} chunks, idle {part:.0%}" for k, part in enumerate(self.idle)]
         more = ["..."] * (len(each) > _NAMED_THREADS)
@@ -208,7 +210,7 @@ class DeviceUse:
     seconds: float
 
     def __str__(self) -> str:
-        return f"{self.device} {self.examples} examples, {ms(self.seconds)}"
+        return f"{self.device} {self.examples} examples, {duration(self.seconds)}"
 
 
 def share(parts: Iterable[tuple[int, int]]) -> float:

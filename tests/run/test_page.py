@@ -16,6 +16,7 @@ import pytest
 from jax import lax
 
 import lanax
+from lanax._reports.bounds import duration
 from lanax._reports.page import hot_loop
 
 X = np.linspace(0, 20, 2000, dtype=np.float32)
@@ -174,3 +175,8 @@ def test_the_hottest_loop() -> None:
     assert hot_loop(ASSEMBLY).splitlines() == [".LBB0_2:", "\tvmulps\t%ymm0, %ymm1, %ymm2",
                                                "\tvaddps\t%ymm0, %ymm1, %ymm2", "\tjne\t.LBB0_2"]
     assert hot_loop("kernel:\n\tret\n") == "kernel:\n\tret"
+
+
+def test_times_for_people() -> None:
+    assert [duration(s) for s in (0.0, 1.5e-6, 0.0123, 0.9994, 0.9996, 4.0612, 83.0)] == [
+        "0 ms", "0.0015 ms", "12.3 ms", "999 ms", "1 s", "4.06 s", "83 s"]

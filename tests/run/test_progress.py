@@ -187,6 +187,27 @@ def test_an_interrupt_leaves_nothing_broken(monkeypatch: pytest.MonkeyPatch) -> 
     assert threading.active_count() < 10  # the bar's thread has ended
 
 
+def test_a_chunk_that_takes_long_is_not_waited_for() -> None:
+    """The call is left at once; what still runs ends by itself and hurts nobody."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def held(x: Any) -> Any:
+        if not begun.is_set():
+            begun.set()
+            _thread.interrupt_main()
+            assert go_on.wait(60)
+        return x
+
+    def fun(x: Any) -> Any:
+        return grown(jax.pure_callback(held, x, x, vmap_method="expand_dims"))
+
+    mapped = lanax.vmap(fun, progress=True)
+    with pytest.raises(KeyboardInterrupt):
+        mapped(X)
+    go_on.set()
+    assert_same(mapped(X), lanax.vmap(grown)(X))
+
+
 PROGRAM = """
 import time
 import jax, numpy as np
