@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from lanax._api import Mapped, explain, vmap
 from lanax._config import overriding, resolve
 from lanax._errors import LanaxError
+from lanax._jax import words_of
 from lanax._plan import MAX_LANES, Plan
 from lanax._reports.progress import bar
 from lanax._reports.report import Report
@@ -273,9 +273,7 @@ def _compare(answer: Any, expected: Any, tolerance: float) -> tuple[float, bool]
 
 def _apart(got: Any, want: Any) -> np.ndarray:
     """`|a - b| / max(1, |b|)`; 0 for the same infinity or NaN."""
-    if jnp.issubdtype(want.dtype, jax.dtypes.prng_key):
-        got, want = jax.random.key_data(got), jax.random.key_data(want)
-    a, b = np.asarray(got), np.asarray(want)
+    a, b = np.asarray(words_of(got)), np.asarray(words_of(want))
     kind = np.complex128 if a.dtype.kind == "c" else np.float64
     a, b = a.astype(kind), b.astype(kind)
     with np.errstate(invalid="ignore"):

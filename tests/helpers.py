@@ -101,11 +101,14 @@ def in_threads(work: Callable[[int], None], count: int) -> None:
         thread.join()
 
 
-def assert_same(got: Any, want: Any) -> None:
-    """The same bits, types and structure."""
+def assert_same(got: Any, want: Any, rtol: float = 0.0, atol: float = 0.0) -> None:
+    """The same types and structure; the same bits too, or values that are close."""
     assert jax.tree.structure(got) == jax.tree.structure(want)
     for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         assert (x.shape, x.dtype, getattr(x, "weak_type", 0)) == (y.shape, y.dtype, getattr(y, "weak_type", 0))
         if jnp.issubdtype(y.dtype, jax.dtypes.prng_key):
             x, y = jax.random.key_data(x), jax.random.key_data(y)
-        np.testing.assert_array_equal(np.asarray(x), np.asarray(y))
+        if rtol or atol:
+            np.testing.assert_allclose(x, y, rtol=rtol, atol=atol)
+        else:
+            np.testing.assert_array_equal(np.asarray(x), np.asarray(y))

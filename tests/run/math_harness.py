@@ -19,27 +19,35 @@ from lanax._llvm.lanes import Lanes
 
 LaneFunction = Callable[..., ir.Value]
 Range = tuple[float, float]
-_FLUSH = 0x9FC0  # MXCSR: flush to zero, denormals are zero, all exceptions masked
 X86 = platform.machine() in ("x86_64", "AMD64")
-
-
-def _set_mxcsr(b: Lanes, slot: ir.Value) -> None:
-    module = b.ir.module
-    name = "llvm.x86.sse.ldmxcsr"
-    function = module.globals.get(name) or ir.Function(module, ir.FunctionType(t.VOID, [t.PTR]), name)
-    b.ir.call(function, [slot])
+FLUSHES = X86 or _target.host().is_arm
 
 
 def _flush_subnormals(b: Lanes) -> Callable[[], None]:
-    """Switches subnormals off; the result restores what was. Does nothing where the processor is not an x86."""
-    if not X86:
-        return lambda: None
+    """Switches subnormals off; the result restores what was. Does nothing where the processor is of another kind."""
+    if _target.host().is_arm:
+        return _flush_on_arm(b)
+    return _flush_on_x86(b) if X86 else lambda: None
+
+
+def _flush_on_x86(b: Lanes) -> Callable[[], None]:
+    """In MXCSR: flush to zero, denormals are zero, all exceptions masked."""
+    store, load = (ir.Function(b.ir.module, ir.FunctionType(t.VOID, [t.PTR]), f"llvm.x86.sse.{name}")
+                   for name in ("stmxcsr", "ldmxcsr"))
     saved, slot = b.ir.alloca(t.I32), b.ir.alloca(t.I32)
-    store = ir.Function(b.ir.module, ir.FunctionType(t.VOID, [t.PTR]), "llvm.x86.sse.stmxcsr")
     b.ir.call(store, [saved])
-    b.ir.store(ir.Constant(t.I32, _FLUSH), slot)
-    _set_mxcsr(b, slot)
-    return lambda: _set_mxcsr(b, saved)
+    b.ir.store(ir.Constant(t.I32, 0x9FC0), slot)
+    b.ir.call(load, [slot])
+    return lambda: b.ir.call(load, [saved])
+
+
+def _flush_on_arm(b: Lanes) -> Callable[[], None]:
+    """In FPCR: bit 24, of operands and results."""
+    get = ir.Function(b.ir.module, ir.FunctionType(t.I64, []), "llvm.aarch64.get.fpcr")
+    put = ir.Function(b.ir.module, ir.FunctionType(t.VOID, [t.I64]), "llvm.aarch64.set.fpcr")
+    saved = b.ir.call(get, [])
+    b.ir.call(put, [b.or_(saved, 1 << 24)])
+    return lambda: b.ir.call(put, [saved])
 
 
 def _loop_body(b: Lanes, function: LaneFunction, pointers: list[ir.Value], offset: ir.Value, kind: ir.Type) -> None:
@@ -156,6 +164,28 @@ def mp_ulp_error(got: float, exact: mpmath.mpf) -> float:
 def _unit(exact: mpmath.mpf) -> mpmath.mpf:
     exponent = mpmath.frexp(exact)[1] - 1 if exact else -1022
     return mpmath.ldexp(1, int(max(exponent, -1022)) - 52)
+
+
+def largest_error(got: np.ndarray, exact: list[mpmath.mpf]) -> float:
+    """In ULP of the dtype of `got`."""
+    if got.dtype == np.float32:
+        return float(ulp_errors(got, np.array([float(e) for e in exact])).max())
+    return max(mp_ulp_error(y, e) for y, e in zip(got.tolist(), exact, strict=True))
+
+
+def assert_same(got: np.ndarray, want: np.ndarray) -> None:
+    """Equal in all bits, but that any NaN is equal to any other."""
+    np.testing.assert_array_equal(got, want)
+    numbers = ~np.isnan(want)
+    np.testing.assert_array_equal(np.signbit(got)[numbers], np.signbit(want)[numbers])
+
+
+def any_bits(dtype: np.dtype, seed: int) -> np.ndarray:
+    """Floats of all kinds: any bits, numbers of moderate size, zeros, infinities, NaN."""
+    rng = np.random.default_rng(seed)
+    bits = rng.integers(0, 256, 2000 * dtype.itemsize, np.uint8).view(dtype)
+    moderate = rng.normal(0, 3, 1000).astype(dtype)
+    return np.concatenate([bits, moderate, np.array([0, -0.0, 1, -1, np.inf, -np.inf, np.nan], dtype)])
 
 
 @dataclasses.dataclass(frozen=True)

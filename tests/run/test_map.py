@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
+import helpers
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -35,13 +37,7 @@ def cut(v: Any) -> Any:
     return only_xla(v * grown(v[0])) * grown(v[1])
 
 
-def assert_same(got: Any, want: Any, rtol: float = 3e-6) -> None:
-    assert jax.tree.structure(got) == jax.tree.structure(want)
-    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-        assert (x.shape, x.dtype, getattr(x, "weak_type", 0)) == (y.shape, y.dtype, getattr(y, "weak_type", 0))
-        if jnp.issubdtype(y.dtype, jax.dtypes.prng_key):
-            x, y = jax.random.key_data(x), jax.random.key_data(y)
-        np.testing.assert_allclose(x, y, rtol=rtol, atol=1e-6)
+assert_same = functools.partial(helpers.assert_same, rtol=3e-6, atol=1e-6)
 
 
 FUNCTIONS = {

@@ -9,7 +9,7 @@ import mpmath
 import numpy as np
 import pytest
 from llvmlite import ir
-from math_harness import X86, Case, Compiled, hard, mp_ulp_error, ulp_errors
+from math_harness import FLUSHES, Case, Compiled, any_bits, assert_same, hard, largest_error
 
 from lanax._math import exponential, hyperbolic, logarithm, power
 
@@ -52,13 +52,6 @@ each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @functools.cache
 def compiled(function: Callable[..., ir.Value], dtype: np.dtype, lanes: int) -> Compiled:
     return Compiled(function, dtype, lanes, arity=2 if function is power.pow else 1)
-
-
-def largest_error(got: np.ndarray, exact: list[mpmath.mpf]) -> float:
-    """In ULP of the dtype of `got`."""
-    if got.dtype == np.float32:
-        return float(ulp_errors(got, np.array([float(e) for e in exact])).max())
-    return max(mp_ulp_error(y, e) for y, e in zip(got.tolist(), exact, strict=True))
 
 
 @each_dtype
@@ -119,13 +112,6 @@ SPECIAL = {
     hyperbolic.atanh: [*ODD, (1.0, INF), (-1.0, -INF), (1.5, NAN), (-2.0, NAN), (INF, NAN), (-INF, NAN),
                        (1e-30, 1e-30)],
 }
-
-
-def assert_same(got: np.ndarray, want: np.ndarray) -> None:
-    """Equal in all bits, but that any NaN is equal to any other."""
-    np.testing.assert_array_equal(got, want)
-    numbers = ~np.isnan(want)
-    np.testing.assert_array_equal(np.signbit(got)[numbers], np.signbit(want)[numbers])
 
 
 @each_dtype
@@ -195,14 +181,6 @@ def test_pow_table(dtype: np.dtype) -> None:
     assert_same(got[~ordinary], want[~ordinary])
 
 
-def any_bits(dtype: np.dtype, seed: int) -> np.ndarray:
-    """Floats of all kinds: any bits, numbers of moderate size, zeros, infinities, NaN."""
-    rng = np.random.default_rng(seed)
-    bits = rng.integers(0, 256, 2000 * dtype.itemsize, np.uint8).view(dtype)
-    moderate = rng.normal(0, 3, 1000).astype(dtype)
-    return np.concatenate([bits, moderate, np.array([0, -0.0, 1, -1, INF, -INF, NAN], dtype)])
-
-
 @each_dtype
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_bits_do_not_depend_on_lanes(function: Callable[..., ir.Value], dtype: np.dtype) -> None:
@@ -212,7 +190,7 @@ def test_bits_do_not_depend_on_lanes(function: Callable[..., ir.Value], dtype: n
         assert_same(compiled(function, dtype, lanes)(*args), scalar)
 
 
-@pytest.mark.skipif(not X86, reason="the harness flushes subnormals only on x86")
+@pytest.mark.skipif(not FLUSHES, reason="the harness flushes subnormals on x86 and arm64 only")
 @each_dtype
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_subnormal_is_zero(function: Callable[..., ir.Value], dtype: np.dtype) -> None:
