@@ -17,7 +17,7 @@ from lanax import _jax
 from lanax._config import overriding, resolve
 from lanax._devices.shards import on_parts
 from lanax._devices.shares import check_places
-from lanax._devices.spread import holds, sees_whole_batch
+from lanax._devices.spread import sees_whole_batch
 from lanax._devices.varying import inside_an_example
 from lanax._devices.varying import traced as traced_for_one
 from lanax._errors import LanaxError
@@ -211,19 +211,24 @@ class _Example:
                      for a, v in zip(axes, avals, strict=True))
 
 
-#: What JAX may refuse to batch, for reasons of the user's.
-_REFUSED = ("custom_vmap_call", "pure_callback")
+def _may_be_refused(jaxpr: Any) -> bool:
+    """Whether a program holds a rule for batching that a user writes, or a callback for which none is chosen."""
+    return any(e.primitive.name == "custom_vmap_call"
+               or (e.primitive.name == "pure_callback" and e.params.get("vmap_method") is None)
+               or any(map(_may_be_refused, _jax.jaxprs_in(e))) for e in jaxpr.eqns)
 
 
 def _try_batching(program: Program, operands: Sequence[Any]) -> None:
     """Raise what `jax.vmap` raises of rules for batching that a user writes or chooses; nothing runs."""
-    if not any(holds(program.jaxpr, name) for name in _REFUSED):
+    if not _may_be_refused(program.jaxpr):
         return
     trace = _jax.batch_trace()
     size, name = trace.axis_data.size, _jax.name_of_axis(trace.axis_data)
     axes = [0 if _jax.is_batched(x, trace) else None for x in operands]
     fun = _jax.vmap(_jax.jaxpr_as_fun(program.jaxpr), in_axes=axes, axis_name=name, axis_size=size)
-    _jax.trace(fun, [_jax.core.unmapped_aval(size, a, v.aval) for a, v in zip(axes, program.jaxpr.invars, strict=True)])
+    avals = [_jax.core.unmapped_aval(size, a, v.aval) for a, v in zip(axes, program.jaxpr.invars, strict=True)]
+    with recording():  # what a rule maps by a patched `jax.vmap` is no call of the user's
+        _jax.trace(fun, avals)
 
 
 def _is_of_running(error: Exception) -> bool:

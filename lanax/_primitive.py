@@ -124,7 +124,8 @@ def run_parts(*args: Any, program: Program, in_axes: Axes, out_axes: Axes, axis_
                                axis_size=0, plan=plan)
         return [of_words(jnp.zeros(*_jax.words_type(a)), key_type(a)) for a in avals]
     way = stages(program, in_axes, out_axes, plan, axis_size)
-    if way.is_left_whole:
+    alive = _examples_alive(program.jaxpr, plan)
+    if way.is_left_whole and (alive is None or alive >= axis_size):  # in chunks, what is uniform is to run once
         warn_of(program.name, way.partition)
         return run_as_vmap(*args, program=program, in_axes=in_axes, out_axes=out_axes, axis_size=axis_size, plan=plan)
     count = len(program.jaxpr.outvars)
