@@ -10,9 +10,24 @@ from jax import lax
 from lanax._suite.program import Case
 
 
+def _samples(batch: int, size: int) -> tuple[np.ndarray]:
+    """Normal numbers, (batch, size)."""
+    return (np.random.default_rng(50).standard_normal((batch, size), dtype=np.float32),)
+
+
 def sort32(batch: int) -> Case:
     """Sorts of 32 numbers."""
-    return Case(jnp.sort, 0, (np.random.default_rng(50).standard_normal((batch, 32), dtype=np.float32),))
+    return Case(jnp.sort, 0, _samples(batch, 32))
+
+
+def median101(batch: int) -> Case:
+    """Medians of 101 numbers."""
+    return Case(jnp.median, 0, _samples(batch, 101))
+
+
+def deviation1000(batch: int) -> Case:
+    """Standard deviations of 1000 numbers."""
+    return Case(jnp.std, 0, _samples(batch, 1000))
 
 
 def asian_payoff(key: jax.Array, volatility: jax.Array) -> jax.Array:
