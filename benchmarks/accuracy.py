@@ -330,8 +330,8 @@ def nanoseconds_per_cycle() -> float:
     builder.cbranch(builder.icmp_signed("<", after, ir.Constant(t.I64, steps)), loop, done)
     builder.position_at_end(done)
     builder.ret(x)
-    engine, _ = compile_module(module)
-    chain = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(engine.get_function_address("chain"))
+    code = compile_module(module)
+    chain = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(code.address("chain"))
     return best_time(lambda: chain(1), 500) / (128 * steps)
 
 

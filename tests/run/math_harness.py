@@ -8,7 +8,6 @@ import math
 import platform
 from collections.abc import Callable
 
-import llvmlite.binding as llvm
 import mpmath
 import numpy as np
 from llvmlite import ir
@@ -16,6 +15,7 @@ from llvmlite import ir
 from lanax import _target
 from lanax._llvm import types as t
 from lanax._llvm.lanes import Lanes
+from lanax._runtime import jit
 
 LaneFunction = Callable[..., ir.Value]
 Range = tuple[float, float]
@@ -63,6 +63,7 @@ def build_module(function: LaneFunction, dtype: np.dtype, lanes: int, arity: int
     """`void run(out, in..., steps)`: `steps` times `lanes` values; from the first again after each `wrap` steps."""
     kind = t.lane_type(np.dtype(dtype)).lane
     module = ir.Module()
+    module.triple = _target.host().triple
     main = ir.Function(module, ir.FunctionType(t.VOID, [t.PTR] * (arity + 1) + [t.I64]), "run")
     for argument in main.args[:-1]:
         argument.add_attribute("noalias")
@@ -85,20 +86,11 @@ def build_module(function: LaneFunction, dtype: np.dtype, lanes: int, arity: int
     return module
 
 
-def compile_module(module: ir.Module) -> tuple[llvm.ExecutionEngine, str]:
-    """The engine that owns the machine code of `module`, and its assembly."""
+def compile_module(module: ir.Module) -> jit.Compiled:
+    """The machine code of `module`, as kernels are compiled and linked."""
     target = _target.host()
-    machine = target.machine()
-    parsed = llvm.parse_assembly(str(module))
-    parsed.verify()
-    options = llvm.create_pipeline_tuning_options(speed_level=2)
-    options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
-    builder = llvm.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(parsed, builder)
-    assembly = machine.emit_assembly(parsed)
-    engine = llvm.create_mcjit_compiler(parsed, machine)
-    engine.finalize_object()
-    return engine, assembly
+    symbols, code = jit.compile_object(str(module), target)
+    return jit.link(code, symbols, target)
 
 
 class Compiled:
@@ -108,10 +100,15 @@ class Compiled:
                  fast: bool = False):
         self.dtype = np.dtype(dtype)  # type: ignore[arg-type]
         self.lanes = lanes
-        module = build_module(function, self.dtype, lanes, arity, wrap, fast)
-        self._engine, self.assembly = compile_module(module)
+        self._module = build_module(function, self.dtype, lanes, arity, wrap, fast)
+        self._code = compile_module(self._module)
         prototype = ctypes.CFUNCTYPE(None, *([ctypes.c_void_p] * (arity + 1)), ctypes.c_int64)
-        self.entry = prototype(self._engine.get_function_address("run"))
+        self.entry = prototype(self._code.address("run"))
+
+    @property
+    def assembly(self) -> str:
+        """The assembly of the loop and what is around it."""
+        return jit.assembly(str(self._module), _target.host())
 
     def __call__(self, *arrays: np.ndarray) -> np.ndarray:
         """The function of each element; arrays are padded with ones to whole steps."""
