@@ -12,7 +12,8 @@ from lanax._devices.varying import made_alike
 from lanax._jax import NOT_MAPPED, Atom, Literal, Primitive, batching
 from lanax._pipeline import Axes, stages
 from lanax._plan import Plan
-from lanax._planning.partition import BESIDE_XLA, Miss, gains
+from lanax._planning.gains import BESIDE_XLA, gains
+from lanax._planning.partition import Miss
 from lanax._primitive import bind
 from lanax._program import Program
 from lanax._reports.report import record, record_pieces, recording

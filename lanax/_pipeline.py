@@ -31,7 +31,8 @@ from lanax._lowering.registry import COMPOSITIONS, RULES
 from lanax._lowering.summed import row_operand, sum_block
 from lanax._once import once
 from lanax._plan import MAX_LANES, KernelPlan, Plan
-from lanax._planning.partition import LANES, XLA, Part, Partition, is_one_sweep, miss_reason, partition
+from lanax._planning.gains import is_one_sweep
+from lanax._planning.partition import LANES, XLA, Part, Partition, miss_reason, partition
 from lanax._planning.planner import FEW, has_narrow_numbers, plan_kernel
 from lanax._planning.refill import around_loop
 from lanax._planning.uniformity import Uniformity, analyse

@@ -17,7 +17,8 @@ from lanax._devices.spread import shared_out
 from lanax._jax import Atom
 from lanax._pipeline import Axes, Kernel, Stages, equation_cost, stages
 from lanax._plan import FIELDS, Plan, device_name
-from lanax._planning.partition import LANES, UNIFORM, XLA, Miss, count_equations, gaining
+from lanax._planning.gains import gaining
+from lanax._planning.partition import LANES, UNIFORM, XLA, Miss, count_equations
 from lanax._planning.work import array_bytes, bytes_of, work_of
 from lanax._program import Program
 from lanax._reports import html

@@ -16,7 +16,7 @@ from jax import lax
 import lanax
 from lanax import Plan
 from lanax._plan import FIELDS
-from lanax._planning.partition import times_computed
+from lanax._planning.gains import times_computed
 from lanax._suite.loops import escape_count
 from lanax._target import host
 

@@ -1,0 +1,217 @@
+"""What lanes gain over XLA's code for a whole batch, as it was measured: equation by equation, and for a program."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from lanax._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, jaxprs_in
+from lanax._planning.uniformity import Uniformity
+from lanax._planning.work import UNROLL, Cost, array_bytes
+from lanax._rewrite.surgery import inner_jaxprs
+
+#: Matrices and the like of up to this many elements are better in lanes, where they are unrolled.
+_SMALL = UNROLL
+#: Other programs without loops gain nothing on arrays of more elements: XLA's vectors lie along them. (Measured:
+#: softmax and norms of 32 elements were 0.8 to 2.5 times as fast in lanes, those of 48 elements 0.6 times.)
+_LONG = 32
+#: Nor do programs that only compute elementwise, little for each byte that has to be transposed, on arrays from this
+#: many elements on. (Measured: `exp` or `gelu` of 8 to 64 elements 0.4 to 0.8 times as fast; of 3, two to three times.)
+_ROW = 8
+_TRANSPOSING = 6.0
+#: An inner product of two mapped vectors was 1.5 to 4 times as fast in lanes, but only where not much is written.
+_SUMMED = 4
+#: Up to this many vector instructions for each byte that an example reads and writes, memory is the limit.
+_STREAMING = 0.2
+
+#: How often XLA computes the same, on average, where a kernel gains though its arrays are large. (Measured: 2.7 to 4.8
+#: for gradients and Hessians of likelihoods, which were 2 to 7 times faster in lanes; at most 1.3 for norms, softmax
+#: and the like, which were not.)
+_REPEATED_WORK = 2.0
+_MOST_EQUATIONS = 2000
+#: What XLA stores where more than one equation reads it.
+_EXPENSIVE = frozenset({"exp", "exp2", "log", "log1p", "expm1", "div", "rem", "tanh", "logistic", "pow", "sqrt",
+                        "rsqrt", "cbrt", "erf", "erf_inv", "sin", "cos", "tan", "atan2"})
+#: Sorted by a comparison that is called for each pair. (Measured for 100 to 1000 elements: 4 to 57 times as slow.)
+_SORTS = frozenset({"sort", "top_k"})
+#: What XLA computes element by element along the axis. (Measured for 100 to 1000 elements: 3 to 7 times as slow.)
+_IN_ORDER = frozenset({"cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "argmax", "argmin"})
+#: What costs in `jax.vmap` and not in lanes, where arrays are small.
+_GAINING = _IN_ORDER | {"gather", "scatter", "scatter-add", "scatter_add", "dot_general", "dynamic_slice",
+                        "dynamic_update_slice", "threefry2x32", "rem"}
+#: What XLA does not fuse with what reads it, beside reductions.
+_NOT_FUSED = _IN_ORDER | {"concatenate", "conv_general_dilated", "dot_general", "gather", "scatter", "scatter-add",
+                          "scatter_add", "sort"}
+#: Longer arrays lie so far apart that a step on a handful of them waits for memory.
+_STRIDE = 4096
+#: So many vector instructions for each element beside it, on arrays that are too large for registers, may cost as much.
+_MOST_BESIDE = 60
+#: Of what size they are in lanes, the rules say; LAPACK is called for each example.
+_MATRICES = frozenset({"lu", "cholesky", "qr", "geqrf", "householder_product", "ormqr", "eigh", "svd", "geqp3",
+                       "hessenberg", "lu_pivots_to_permutation", "schur", "triangular_solve", "tridiagonal",
+                       "tridiagonal_solve"})
+
+
+#: What XLA fuses into one sweep, and computes by vectors.
+_SWEPT = frozenset({"abs", "add", "and", "broadcast_in_dim", "clamp", "convert_element_type", "div", "eq", "exp",
+                    "expm1", "floor", "ge", "gt", "integer_pow", "le", "log", "log1p", "logistic", "lt", "max", "min",
+                    "mul", "ne", "neg", "not", "or", "round", "rsqrt", "select_n", "sign", "sqrt", "square", "sub",
+                    "tanh", "xor"})
+
+#: XLA calls the C library for each element, or runs a loop over the whole batch. (Measured: 3 to 44 times as slow.)
+_SLOW_IN_XLA = frozenset({"sin", "cos", "tan", "asin", "acos", "atan", "atan2", "cbrt", "pow", "lgamma", "digamma",
+                          "igamma", "igammac", "regularized_incomplete_beta"})
+#: Multiply-adds from which on XLA's products of matrices are fast.
+_FAST_PRODUCT = 512
+
+BESIDE_XLA = "what is left beside the parts for XLA is elementwise, which XLA fuses with them"
+
+
+def why_no_gain(found: Uniformity, lanes: Sequence[JaxprEqn], beside: bool, cost: Cost, fresh: bool) -> str | None:
+    """Why nothing would be gained by lanes, or None.
+
+    Args:
+      found: the program.
+      lanes: its equations that may be in lanes.
+      beside: whether there are others, for XLA.
+      fresh: whether a result lies in memory that nobody has written before.
+
+    Kernels have fresh memory in large pages, for which XLA does not ask: that is a gain. (Measured for 16 M sums of two
+    numbers: 3 times as fast.)
+    """
+    jaxpr = found.jaxpr
+    if any(_gains(e) for e in lanes) or _gain_in_order(lanes, cost):
+        return None
+    if any(e.primitive.name == "scan" for e in lanes):  # it gains nothing: see `is_one_sweep`
+        return "each trip of its loop is elementwise on arrays too large for registers: one sweep in XLA"
+    read, written = (_bytes_of(vs, found) for vs in (jaxpr.invars, jaxpr.outvars))
+    if any(_is_sum_of_all(e, found) for e in lanes) and _SUMMED * written <= read:
+        return None
+    work = sum(map(cost, lanes))
+    if lanes and work <= _STREAMING * (read + written):
+        if fresh and not beside:
+            return None
+        return "a few instructions for each number read: memory decides, and XLA streams it as well"
+    if beside and lanes:
+        return BESIDE_XLA
+    sizes = [v.aval.size for e in lanes for v in (*e.invars, *e.outvars) if hasattr(v.aval, "shape")]
+    large = max(sizes, default=0) > _LONG
+    moving = max(sizes, default=0) >= _ROW and work <= _TRANSPOSING * (read + written) and not any(map(_joins, lanes))
+    if (large or moving) and times_computed(jaxpr, lanes, cost) < _REPEATED_WORK:
+        return ("no loop, branch or small matrix, and arrays too large for registers: XLA streams them as well" if large
+                else "a few functions of each element: XLA's vectors lie along the arrays as they are")
+    return None
+
+
+def _bytes_of(variables: Sequence[Atom], found: Uniformity) -> int:
+    """Bytes of those that vary, for one example."""
+    return sum(array_bytes(v.aval) for v in variables if found.of([v])[0])
+
+
+def times_computed(jaxpr: Jaxpr, eqns: Sequence[JaxprEqn], cost: Cost) -> float:
+    """How often XLA computes the average equation, by its cost: once in each of its fusions that needs the value.
+
+    A fusion ends in a result of the program, a reduction, a product or the like, or in a function such as `exp` that
+    more than one equation reads, which XLA stores; what lies between is computed in each fusion anew. In a kernel it
+    is computed once.
+    """
+    if len(eqns) > _MOST_EQUATIONS:
+        return 1.0
+    made = {v: e for e in eqns for v in e.outvars}
+    results = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
+    readers = Counter(v for e in eqns for v in _variables(e))
+
+    def is_stored(eqn: JaxprEqn) -> bool:
+        return _joins(eqn) or (eqn.primitive.name in _EXPENSIVE and any(readers[v] > 1 for v in eqn.outvars))
+
+    def fused(root: JaxprEqn) -> float:
+        """The work of the fusion that ends in an equation."""
+        seen: dict[int, JaxprEqn] = {}
+        waiting = [root]
+        while waiting:
+            eqn = waiting.pop()
+            if id(eqn) not in seen:
+                seen[id(eqn)] = eqn
+                waiting += [made[v] for v in _variables(eqn) if v in made and not is_stored(made[v])]
+        return sum(_work(e, cost) for e in seen.values())
+
+    roots = [e for e in eqns if is_stored(e) or not results.isdisjoint(e.outvars)]
+    return sum(map(fused, roots)) / max(1.0, sum(_work(e, cost) for e in eqns))
+
+
+def _joins(eqn: JaxprEqn) -> bool:
+    """Whether XLA does not fuse it with what reads it."""
+    return eqn.primitive.name in _NOT_FUSED or eqn.primitive.name.startswith("reduce_")
+
+
+def _variables(eqn: JaxprEqn) -> set[Var]:
+    return {v for v in eqn.invars if not isinstance(v, Literal)}
+
+
+def _work(eqn: JaxprEqn, cost: Cost) -> float:
+    """An equation's cost; that of a reduction for each element that it reads."""
+    if not eqn.primitive.name.startswith("reduce_"):
+        return cost(eqn)
+    read, made = (sum(getattr(v.aval, "size", 1) for v in vs) for vs in (eqn.invars, eqn.outvars))
+    return cost(eqn) * max(1.0, read / max(1, made))
+
+
+def _is_sum_of_all(eqn: JaxprEqn, found: Uniformity) -> bool:
+    """Whether one number is the sum of a large array, or of a product: XLA adds one element after another. (Measured
+    for sums, means, norms, variances and the like of 100 to 4000 elements: 1.4 to 6 times as slow.)"""
+    name = eqn.primitive.name
+    if eqn.outvars[0].aval.size != 1 or not all(found.of(eqn.invars)):
+        return False
+    return name == "dot_general" or (name in ("reduce_sum", "reduce_prod") and
+                                     _SMALL < eqn.invars[0].aval.size <= _STRIDE)
+
+
+def is_one_sweep(eqn: JaxprEqn) -> bool:
+    """Whether each trip of a `scan` is elementwise on large arrays. (Measured for Newton's method and a recurrent
+    network without products: XLA is as fast from 64 elements on, and 1.5 to 10 times as fast from 128 on.)"""
+    eqns = [e for jaxpr in inner_jaxprs(eqn) for e in jaxpr.eqns]
+    sizes = [v.aval.size for e in eqns for v in e.outvars if hasattr(v.aval, "size")]
+    return max(sizes, default=0) > _SMALL and all(e.primitive.name in _SWEPT for e in eqns)
+
+
+def _gains(eqn: JaxprEqn) -> bool:
+    name = eqn.primitive.name
+    if name == "scan" and is_one_sweep(eqn):
+        return False
+    if name in ("while", "scan", "cond") or name in _MATRICES or name in _SLOW_IN_XLA or name in _SORTS:
+        return True
+    if name == "conv_general_dilated" and eqn.invars[1].aval.size <= _SMALL:
+        return True  # measured: 7 to 80 times as fast for three weights along 64 to 1024 elements
+    size = max((v.aval.size for v in (*eqn.invars, *eqn.outvars) if hasattr(v.aval, "size")), default=0)
+    if name == "dot_general" and size >= _SMALL and _is_fast_in_xla(eqn):
+        return False
+    return name in _GAINING and size <= _SMALL
+
+
+def _gain_in_order(eqns: Sequence[JaxprEqn], cost: Cost) -> bool:
+    """Whether what XLA computes element by element outweighs what it streams."""
+    slow = [e for e in eqns if e.primitive.name in _IN_ORDER and e.invars[0].aval.size <= _STRIDE]
+    elements = sum(e.invars[0].aval.size for e in slow)
+    return bool(slow) and sum(cost(e) for e in eqns if e.primitive.name in _SWEPT) <= _MOST_BESIDE * elements
+
+
+def gaining(jaxpr: Jaxpr) -> list[str]:
+    """The primitives at the top of a program that cost less in lanes than under `jax.vmap`."""
+    return list(dict.fromkeys(e.primitive.name for e in jaxpr.eqns if _gains(e)))
+
+
+def gains(jaxpr: Jaxpr) -> bool:
+    """Whether anything in a program whose calls are not inlined costs less in lanes than under `jax.vmap`."""
+    return any(_gains(e) or e.primitive.name.startswith("random_") or any(map(gains, jaxprs_in(e)))
+               for e in jaxpr.eqns)
+
+
+def _is_fast_in_xla(eqn: JaxprEqn) -> bool:
+    """Whether a product is one with a vector, which reads each element of the larger operand once, or of at least
+    8 x 8 x 8 multiply-adds, for which XLA has other code. (Measured: vectors in lanes 1.1 to 2 times as fast with 7 x 7
+    elements, 0.3 to 1.1 times with 8 x 8; matrices 12 times with 7 x 7, 0.9 to 1.7 times with 8 x 8, 0.5 to 1 times
+    with 9 x 9.)"""
+    (contracted, _), _ = eqn.params["dimension_numbers"]
+    products = eqn.outvars[0].aval.size * math.prod(eqn.invars[0].aval.shape[d] for d in contracted)
+    return products <= max(v.aval.size for v in eqn.invars) or products >= _FAST_PRODUCT
