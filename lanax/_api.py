@@ -211,16 +211,15 @@ class _Example:
                      for a, v in zip(axes, avals, strict=True))
 
 
-def _may_be_refused(jaxpr: Any) -> bool:
-    """Whether a program holds a rule for batching that a user writes, or a callback for which none is chosen."""
-    return any(e.primitive.name == "custom_vmap_call"
-               or (e.primitive.name == "pure_callback" and e.params.get("vmap_method") is None)
-               or any(map(_may_be_refused, _jax.jaxprs_in(e))) for e in jaxpr.eqns)
+def _may_be_refused(eqn: Any) -> bool:
+    """Whether an equation has a rule for batching that a user writes, or is a callback for which none is chosen."""
+    name = eqn.primitive.name
+    return name == "custom_vmap_call" or (name == "pure_callback" and eqn.params.get("vmap_method") is None)
 
 
 def _try_batching(program: Program, operands: Sequence[Any]) -> None:
     """Raise what `jax.vmap` raises of rules for batching that a user writes or chooses; nothing runs."""
-    if not _may_be_refused(program.jaxpr):
+    if not _jax.holds_any(program.jaxpr, _may_be_refused):
         return
     trace = _jax.batch_trace()
     size, name = trace.axis_data.size, _jax.name_of_axis(trace.axis_data)

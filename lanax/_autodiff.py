@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 
 from lanax import _jax
-from lanax._devices.spread import holds
 from lanax._devices.varying import alike, is_untyped, untyped, without_types
 from lanax._example import run_mapped
 from lanax._jax import Zero, ad
@@ -90,7 +89,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, program: Program, i
                           [] if results else _chosen(linear, used))
 
     # A function with `custom_vjp` is from here on what its rule says: it may be differentiated again.
-    ruled = forward is not None and any(holds(program.jaxpr, name) for name in _RULED)
+    ruled = forward is not None and _jax.holds(program.jaxpr, *_RULED)
     outs = run(True, out_axes) if ruled else bind(primals, program, in_axes, out_axes, axis_size, plan)
     zeros = [Zero(_jax.tangent_type(out)) for out in outs]
     if forward is None or not any(forward.moving):

@@ -14,7 +14,6 @@ from lanax._api import is_divisible, named_arguments, on_one_device
 from lanax._config import resolve
 from lanax._devices.shards import Shards, on_parts
 from lanax._devices.shares import check_places
-from lanax._devices.spread import holds
 from lanax._plan import MAX_LANES, Plan
 from lanax._primitive import bind
 from lanax._program import Program
@@ -127,7 +126,7 @@ def _why_left(program: Program) -> str | None:
         return f"it has side effects ({effects}), whose order jax.lax.map defines"
     if _jax.names_an_axis(program.jaxpr):
         return "it exchanges values along a named axis"
-    if holds(program.jaxpr, "custom_vmap_call"):
+    if _jax.holds(program.jaxpr, "custom_vmap_call"):
         return "it has a rule of custom_vmap, for a `jax.vmap` around the call alone"
     return None
 

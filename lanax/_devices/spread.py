@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from jax.sharding import AxisType
 
 from lanax import _jax
@@ -51,9 +49,4 @@ def _why_whole(program: Program, in_axes: Axes, out_axes: Axes, axis_size: int, 
 
 def sees_whole_batch(way: Stages) -> bool:
     """Whether the results for a batch may not be those of its parts: an equation has to see all examples."""
-    return holds(way.program.jaxpr, "custom_vmap_call") or reaches_output(way.expanded)
-
-
-def holds(jaxpr: Any, name: str) -> bool:
-    """Whether a primitive of this name occurs, at any depth."""
-    return any(e.primitive.name == name or any(holds(j, name) for j in _jax.jaxprs_in(e)) for e in jaxpr.eqns)
+    return _jax.holds(way.program.jaxpr, "custom_vmap_call") or reaches_output(way.expanded)

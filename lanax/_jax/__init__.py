@@ -35,6 +35,8 @@ from lanax._jax.classes import Var as Var
 from lanax._jax.jaxprs import consts_of as consts_of
 from lanax._jax.jaxprs import eval_jaxpr as eval_jaxpr
 from lanax._jax.jaxprs import has_lasting_effects as has_lasting_effects
+from lanax._jax.jaxprs import holds as holds
+from lanax._jax.jaxprs import holds_any as holds_any
 from lanax._jax.jaxprs import jaxpr_as_fun as jaxpr_as_fun
 from lanax._jax.jaxprs import jaxprs_in as jaxprs_in
 from lanax._jax.jaxprs import literal as literal

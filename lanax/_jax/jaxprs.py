@@ -79,6 +79,16 @@ def jaxprs_in(eqn: JaxprEqn) -> list[Jaxpr]:
     return list(found)
 
 
+def holds_any(jaxpr: Jaxpr, test: Callable[[JaxprEqn], bool]) -> bool:
+    """Whether a test holds for an equation of a jaxpr, at any depth."""
+    return any(test(e) or any(holds_any(inner, test) for inner in jaxprs_in(e)) for e in jaxpr.eqns)
+
+
+def holds(jaxpr: Jaxpr, *names: str) -> bool:
+    """Whether a primitive of one of these names occurs in a jaxpr, at any depth."""
+    return holds_any(jaxpr, lambda eqn: eqn.primitive.name in names)
+
+
 def with_used_inputs(jaxpr: Jaxpr, wanted: Sequence[bool]) -> tuple[Jaxpr, list[bool]]:
     """An open jaxpr with some of its results and the inputs that they need; and which inputs those are."""
     eliminate: Any = _partial_eval.dce_jaxpr
