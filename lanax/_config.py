@@ -109,7 +109,7 @@ SETTINGS: Mapping[str, Setting] = types.MappingProxyType({s.name: s for s in (
     Setting("cache", True, "whether compiled kernels are kept on disk", _switch),
     Setting("cache_dir", None, "the folder that they are kept in; by default the platform's for caches", _folder),
     Setting("cache_size", 1 << 30, "most bytes of kernels on disk; the least recently used go first", _size),
-    Setting("keep_memory", 0, "free memory, in bytes, that the process keeps for large results", _size),
+    Setting("keep_memory", None, "free memory, in bytes, that the process keeps for large results", _size),
     Setting("log", "off", "what is printed to standard error: `off`, `warning`, `info` or `debug`", _level),
     Setting("dump", (), "stages that are written to files, with commas between them", _stages),
     Setting("dump_to", "lanax-dump", "the folder that they are written to", _folder),
@@ -180,8 +180,7 @@ class Config:
         found = from_environment(environment)
         vars(self).update(_given={}, _environment=found, _plans=(Plan(), _plan_of(found)))
         _print_log(self.log)
-        if self.keep_memory:
-            _heap.keep(self.keep_memory)
+        _heap.keep(self.keep_memory)
 
     def update(self, name: str, value: Any) -> None:
         """Set the setting `name`; None takes back what was set."""

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from lanax import _jax
+from lanax import _heap, _jax
 from lanax._chunks import example_bytes, in_chunks, moved, vmap_in_chunks
 from lanax._devices.sharding import alike, on_shards, split_over_devices
 from lanax._devices.shares import Shares, for_each, launched, on_one, run_alike, run_placed, run_traced, shares_of
@@ -124,13 +124,15 @@ def run_parts(*args: Any, program: Program, in_axes: Axes, out_axes: Axes, axis_
                                axis_size=0, plan=plan)
         return [of_words(jnp.zeros(*_jax.words_type(a)), key_type(a)) for a in avals]
     way = stages(program, in_axes, out_axes, plan, axis_size)
+    if way.fresh:
+        _heap.has_large_results()
     alive = _examples_alive(program.jaxpr, plan)
     if way.is_left_whole and (alive is None or alive >= axis_size):  # in chunks, what is uniform is to run once
-        warn_of(program.name, way.partition)
+        warn_of(program, way.partition)
         return run_as_vmap(*args, program=program, in_axes=in_axes, out_axes=out_axes, axis_size=axis_size, plan=plan)
     count = len(program.jaxpr.outvars)
     # What is traced for the partition is traced while the types under `shard_map` are checked.
-    warn_of(program.name, way.partition)
+    warn_of(program, way.partition)
     with _jax.unchecked_manual_axes():
         outs = _run_in_turns(way, axis_size, args) or Run(way, axis_size)(*args)
         if not way.checks:

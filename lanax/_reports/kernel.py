@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lanax._config import config
-from lanax._heap import FRESH
+from lanax import _heap
 from lanax._jax import source_line
 from lanax._planning.uniformity import Uniformity
 from lanax._planning.work import ASSUMED_TRIPS, Work
@@ -164,10 +163,10 @@ class KernelReport:
         guess = f", taking loops of unknown end as {ASSUMED_TRIPS} trips" if self.assumes_trips else ""
         (bound, least), *others = self.bounds.items()
         rest = ", ".join(f"{name} {duration(seconds)}" for name, seconds in others)
-        fresh = max(FRESH, config.keep_memory)
+        fresh = max(_heap.FRESH, _heap.kept())
         size = f"{self.largest_result >> 20} MiB"
         memory = (f"memory: a result of {size} lies in new pages at each call, which the system clears first; "
-                  "lanax.config.keep_memory has the process keep them")
+                  "a larger lanax.config.keep_memory has the process keep them")
         return [*[memory] * (self.largest_result >= fresh),
                 f"each example: {self.bytes_in} bytes in, {self.bytes_out} out, "
                 f"{self.scratch_bytes // self.lanes} of scratch; about {self.work.flops:.4g} flops{guess}",
