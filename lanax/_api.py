@@ -25,7 +25,7 @@ from lanax._example import run_example
 from lanax._pipeline import STAGE_NAMES
 from lanax._plan import Plan
 from lanax._primitive import finds_bad_numbers
-from lanax._program import Program, has_rules
+from lanax._program import Program, code_of, has_rules
 from lanax._reports.progress import with_progress
 from lanax._reports.report import (
     Call,
@@ -129,7 +129,7 @@ class _Example:
             record_plain(self.name, trace.axis_data.size, plan, reason + bound, users_line(self.fun))
             outs = self.fun(*args, **kwargs)
             if plan.route != "xla" and (reason == _REFS or reason.startswith(_UNTRACED)):
-                warn_plain(self.name, reason)
+                warn_plain(self.name, code_of(self.fun), reason)
             return outs
         program, operands, out_tree = found
         outs, failure = [], None
@@ -198,7 +198,7 @@ class _Example:
         jaxpr = _jax.without_consts(closed)
         trace = _jax.batch_trace()
         axis_name = _jax.name_of_axis(trace.axis_data) if has_rules(jaxpr) else None
-        return Program(jaxpr, self.name, axis_name), _jax.consts_of(closed), out_tree
+        return Program(jaxpr, self.name, code_of(self.fun), axis_name), _jax.consts_of(closed), out_tree
 
     def _result_axes(self, program: Program, out_tree: Any) -> tuple[int, ...]:
         """Where each result is to have the batch axis, so that a kernel can write it there."""

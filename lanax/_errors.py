@@ -40,4 +40,8 @@ class DistributedError(LanaxError, RuntimeError):
 
 
 class PerformanceWarning(UserWarning):
-    """A loop, a branch or a whole function is left to XLA because something in it has no lane code."""
+    """A loop, a branch or a whole function is left to XLA because something in it has no lane code.
+
+    It is given once for each function, when it is compiled or, where it is left whole, called. The standard filters
+    hold: `"ignore"` silences it, `"error"` raises it and `"always"` gives it each time.
+    """

@@ -73,7 +73,7 @@ def run_example(operands: Sequence[Any], program: Program, out_axes: tuple[int, 
             outs = _run_piece(piece, args, program, axes, plan)
         values.update(zip(piece.jaxpr.outvars, outs, strict=True))
         done.append(piece.misses or calls[-1])
-    record_pieces(program.name, axis_size, plan, done)
+    record_pieces(program, axis_size, plan, done)
     return [v.val if isinstance(v, Literal) else values[v] for v in jaxpr.outvars]
 
 

@@ -16,7 +16,7 @@ from lanax._devices.shards import Shards, on_parts
 from lanax._devices.shares import check_places
 from lanax._plan import MAX_LANES, Plan
 from lanax._primitive import bind
-from lanax._program import Program
+from lanax._program import Program, code_of
 from lanax._reports.progress import with_progress
 from lanax._reports.report import is_recording, record, record_plain
 from lanax._target import host
@@ -114,7 +114,7 @@ def _trace(f: Callable[..., Any], leaves: Sequence[Any], tree: Any, size: int,
         closed = _jax.without_refs(_jax.trace(flat, avals, name))
     except Exception as error:
         return None, f"it cannot be traced: {type(error).__name__}"
-    program = Program(_jax.without_consts(closed), name)
+    program = Program(_jax.without_consts(closed), name, code_of(f))
     reason = _why_left(program) or _jax.symbolic(program.jaxpr, size)
     return (None, reason) if reason else ((program, _jax.consts_of(closed), out_tree), "")
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
+import inspect
 import re
+import types
 import weakref
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import jax
@@ -26,13 +29,15 @@ class Program:
     Attributes:
       jaxpr: the jaxpr as it was traced: differentiable, calls not inlined.
       name: the user's function, for messages.
+      code: what tells that function from others, for messages; see `code_of`.
       axis_name: what the user calls the axis that it is mapped over, where a rule for a derivative inside it may name
         that axis; else None.
     """
 
-    def __init__(self, jaxpr: Jaxpr, name: str, axis_name: Hashable | None = None):
+    def __init__(self, jaxpr: Jaxpr, name: str, code: types.CodeType | type, axis_name: Hashable | None = None):
         self.jaxpr = jaxpr
         self.name = name
+        self.code = code
         self.axis_name = axis_name
         self._key = jaxpr_key(jaxpr)
         self._hash = hash(self._key)
@@ -45,10 +50,20 @@ class Program:
 
     def replace(self, jaxpr: Jaxpr, name: str | None = None) -> Program:
         """Another program over the same axis."""
-        return Program(jaxpr, name or self.name, self.axis_name)
+        return Program(jaxpr, name or self.name, self.code, self.axis_name)
 
     def __repr__(self) -> str:
         return f"Program({self.name}: {len(self.jaxpr.eqns)} equations)"
+
+
+def code_of(fun: Callable[..., Any]) -> types.CodeType | type:
+    """The code of a function under its wrappers, the same however often its definition is run; of an object that can be
+    called, that of `__call__`, or its class where this has none in Python."""
+    fun = inspect.unwrap(fun)
+    while isinstance(fun, functools.partial):
+        fun = inspect.unwrap(fun.func)
+    found = getattr(fun, "__code__", getattr(type(fun).__call__, "__code__", None))
+    return found if isinstance(found, types.CodeType) else type(fun)
 
 
 class _Same:

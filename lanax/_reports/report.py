@@ -6,8 +6,8 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
-import inspect
 import math
+import types
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -20,7 +20,7 @@ from lanax._plan import FIELDS, Plan, device_name
 from lanax._planning.gains import gaining
 from lanax._planning.partition import LANES, UNIFORM, XLA, Miss, count_equations
 from lanax._planning.work import array_bytes, bytes_of, work_of
-from lanax._program import Program
+from lanax._program import Program, code_of
 from lanax._reports import html
 from lanax._reports.hints import hint
 from lanax._reports.kernel import KernelReport, control_flow
@@ -102,26 +102,26 @@ def record_plain(name: str, axis_size: int, plan: Plan, reason: str, source: str
         calls.append(Call(None, (), (), axis_size, plan, reason, name, source=source, unshared=unshared))
 
 
-def warn_plain(name: str, reason: str) -> None:
+def warn_plain(name: str, code: Any, reason: str) -> None:
     """Warn of such a call, unless somebody records it: the report will say it."""
     if _calls.get() is None:
-        warn_of_whole(name, reason)
+        warn_of_whole(name, code, reason)
 
 
 def users_line(fun: Any) -> str:
     """Where a function is defined, as `file:line (function)`; empty where unknown."""
-    code = getattr(inspect.unwrap(fun) if callable(fun) else fun, "__code__", None)
-    return f"{code.co_filename}:{code.co_firstlineno} ({code.co_qualname})" if code else ""
+    code = code_of(fun)
+    return f"{code.co_filename}:{code.co_firstlineno} ({code.co_qualname})" if isinstance(code, types.CodeType) else ""
 
 
-def record_pieces(name: str, axis_size: int, plan: Plan, pieces: Sequence[Call | tuple[Miss, ...]]) -> None:
-    """Note a mapped call of the function called `name` that was cut."""
-    calls = _calls.get()
+def record_pieces(program: Program, axis_size: int, plan: Plan, pieces: Sequence[Call | tuple[Miss, ...]]) -> None:
+    """Note a mapped call of a program that was cut."""
+    calls, name = _calls.get(), program.name
     if calls is not None:
         only = pieces[0] if len(pieces) == 1 and isinstance(pieces[0], Call) else None
         calls.append(only or Call(None, (), (), axis_size, plan, name=name, pieces=tuple(pieces)))
     else:
-        warn_of_misses(name, [miss for piece in pieces if isinstance(piece, tuple) for miss in piece])
+        warn_of_misses(name, program.code, [miss for piece in pieces if isinstance(piece, tuple) for miss in piece])
 
 
 @dataclasses.dataclass(frozen=True)

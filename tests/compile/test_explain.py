@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import json
 import warnings
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -237,6 +240,86 @@ def test_a_function_that_looks_at_values_warns(caught: list[warnings.WarningMess
     (warning,) = caught
     assert (warning.category, warning.filename) == (lanax.PerformanceWarning, __file__)
     assert "`fun`: the whole function" in str(warning.message)
+
+
+def loops_of(count: int) -> list[Any]:
+    """Functions with a loop that is left to XLA, each by code of its own, all called alike."""
+    return [eval(f"lambda x: lax.fori_loop(0, {i + 2}, lambda _, v: sine(v), x)", globals()) for i in range(count)]
+
+
+def in_a_helper(fun: Any, x: Any) -> Any:
+    return lanax.vmap(fun)(x)
+
+
+@pytest.fixture
+def counted() -> Iterator[list[warnings.WarningMessage]]:
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("default")
+        yield found
+
+
+def test_functions_on_one_line_warn_once_each(counted: list[warnings.WarningMessage]) -> None:
+    for fun in loops_of(3) * 4:
+        in_a_helper(fun, X)
+    assert [w.filename for w in counted] == 3 * [__file__]
+
+
+def test_a_function_warns_once_from_any_line_by_any_shape_and_made_anew(counted: list[warnings.WarningMessage]) -> None:
+    def made_anew(factor: float) -> Any:
+        return lambda x: lax.fori_loop(0, 3, lambda _, v: sine(v) * factor, x).sum()
+
+    for i in range(4):
+        lanax.vmap(made_anew(float(i)))(X[:i + 2])
+        jax.jit(lanax.vmap(functools.partial(made_anew(float(i)))))(X)
+    lanax.vmap(jax.jit(made_anew(9.0)))(X[:12].reshape(4, 3))
+    assert len(counted) == 1
+
+
+def test_a_function_left_whole_warns_once(counted: list[warnings.WarningMessage]) -> None:
+    class Looks:
+        def __call__(self, x: Any, n: Any) -> Any:
+            return x * 2 if n > 1 else x
+
+    for n in (2, 3):
+        lanax.vmap(Looks(), (0, None))(X, jnp.float32(n))
+        lanax.vmap(Looks().__call__, (0, None))(X, jnp.float32(n))
+    assert len(counted) == 1
+
+
+def test_filters_work_as_for_any_warning() -> None:
+    fun, other, _ = loops_of(3)
+    x = X[:7]
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("ignore", lanax.PerformanceWarning)
+        jax.jit(lanax.vmap(fun))(x)
+        assert not found
+        warnings.simplefilter("error", lanax.PerformanceWarning)
+        for _ in range(2):
+            with pytest.raises(lanax.PerformanceWarning, match="its `scan`"):
+                jax.jit(lanax.vmap(fun))(x)
+        warnings.simplefilter("always", lanax.PerformanceWarning)
+        for count in (1, 2):
+            jax.jit(lanax.vmap(fun))(x)
+            assert len(found) == count
+        warnings.simplefilter("default")
+        for _ in range(2):
+            jax.jit(lanax.vmap(fun))(x)
+            with warnings.catch_warnings():  # with the filters as they were: it makes Python forget what it has shown
+                jax.jit(lanax.vmap(fun))(x)
+        assert len(found) == 3
+        warnings.filterwarnings("ignore", module="elsewhere")
+        jax.jit(lanax.vmap(other))(x)
+        assert len(found) == 4
+
+
+def test_a_warning_keeps_no_function_alive(caught: list[warnings.WarningMessage]) -> None:
+    (fun,) = loops_of(1)
+    lanax.vmap(fun)(X[:5])
+    (_,) = caught
+    kept = weakref.ref(fun)
+    del fun
+    gc.collect()
+    assert kept() is None
 
 
 def test_a_loop_that_prints_warns(caught: list[warnings.WarningMessage], capfd: pytest.CaptureFixture[str]) -> None:
