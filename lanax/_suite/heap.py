@@ -1,0 +1,78 @@
+"""Memory for a comparison: every call finds its results' pages ready. Knows malloc; knows nothing of programs."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import sys
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+import lanax
+
+#: A parameter of glibc's mallopt, see malloc.h.
+_ARENA_MAX = -8
+#: Free bytes that are kept, and bytes of a page.
+_KEPT, _PAGE = 2 << 30, 4096
+#: The size up to which glibc keeps freed memory by itself.
+_SMALL = 128 << 10
+#: Bytes that aligning a result may take, and those by which a piece is larger than that.
+_HEADER, _SLACK = 256, 1 << 18
+
+
+@contextlib.contextmanager
+def one_heap() -> Iterator[None]:
+    """While it lasts, threads that start share one heap, and it keeps what is freed. Nothing where the C library is not
+    glibc.
+
+    By itself glibc has a heap for each of some threads. From which of them a result comes depends on the thread that
+    starts the call; whether that heap gives it back to the system, so that the next call pays for new pages, on what
+    else lies there: of two sides with the same code one took 9 ms, the other 21.
+    """
+    glibc = _glibc()
+    if glibc is None:
+        yield
+        return
+    glibc.mallopt(_ARENA_MAX, 1)
+    before = lanax.config.keep_memory
+    lanax.config.update("keep_memory", _KEPT)
+    try:
+        yield
+    finally:
+        lanax.config.update("keep_memory", before)
+
+
+class Room:
+    """Free pieces of memory, one for each of some results, whose pages the system has given already.
+
+    Each is a little larger than its result, for what else may come to lie there, and ends before a piece that stays.
+    """
+
+    def __init__(self, sizes: Sequence[int]):
+        self._glibc = _glibc()
+        self._sizes = [size + _HEADER for size in sizes if size > _SMALL]
+        if self._glibc is not None:
+            pieces = [(self._glibc.malloc(size + _SLACK), self._glibc.malloc(1)) for size in self._sizes]
+            for piece, _ in pieces:
+                self._glibc.free(piece)
+            self.prepare()
+
+    def prepare(self) -> None:
+        """See to it that the next results need no new pages."""
+        if self._glibc is None:
+            return
+        pieces = [(self._glibc.malloc(size), size) for size in self._sizes]
+        for address, size in pieces:
+            np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))[::_PAGE] = 0
+        for address, _ in pieces:
+            self._glibc.free(address)
+
+
+def _glibc() -> ctypes.CDLL | None:
+    library = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
+    if library is None or not hasattr(library, "gnu_get_libc_version"):
+        return None
+    library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    library.free.restype, library.free.argtypes = None, [ctypes.c_void_p]
+    return library
