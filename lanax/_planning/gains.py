@@ -65,6 +65,14 @@ _SLOW_IN_XLA = frozenset({"sin", "cos", "tan", "asin", "acos", "atan", "atan2", 
 #: Multiply-adds from which on XLA's products of matrices are fast.
 _FAST_PRODUCT = 512
 
+#: So many elements that an example reads and writes may come on each that one product hands on to another. (Measured
+#: for perceptrons of two to four products by unmapped matrices: up to 7, 1.05 to 3 times as fast in lanes; from 8 on,
+#: 0.7 to 1 times.)
+_TRANSPOSED = 7
+#: From so many elements of a matrix on, tiles of the product need more than 16 registers. (Measured with 16: up to 3
+#: times as fast below, 0.7 to 1.1 times above.)
+_WIDE_MATRIX = 4096
+
 BESIDE_XLA = "what is left beside the parts for XLA is elementwise, which XLA fuses with them"
 
 
@@ -102,6 +110,38 @@ def why_no_gain(found: Uniformity, lanes: Sequence[JaxprEqn], beside: bool, cost
         return ("no loop, branch or small matrix, and arrays too large for registers: XLA streams them as well" if large
                 else "a few functions of each element: XLA's vectors lie along the arrays as they are")
     return None
+
+
+def is_chain(found: Uniformity, registers: int) -> bool:
+    """Whether products by unmapped matrices hand on so much to each other, from lane to lane, that it is worth more
+    than what lanes have to transpose. XLA writes and reads the whole batch of it, and does not fuse it with what
+    lies between.
+
+    Args:
+      found: a program, all of which may be in lanes.
+      registers: those of the target.
+    """
+    jaxpr = found.jaxpr
+    products = [e for e in jaxpr.eqns if e.primitive.name == "dot_general" and any(found.of(e.outvars))]
+    matrices = [v.aval.size for e in products for v in e.invars if not found.of([v])[0]]
+    if len(matrices) < len(products) or (registers < 32 and max(matrices, default=0) >= _WIDE_MATRIX):
+        return False
+    moved = sum(v.aval.size for v in (*jaxpr.invars, *jaxpr.outvars) if found.of([v])[0])
+    return 0 < moved <= _TRANSPOSED * _handed_on(jaxpr, products)
+
+
+def _handed_on(jaxpr: Jaxpr, products: Sequence[JaxprEqn]) -> int:
+    """Elements of those products that another one depends on."""
+    among = {id(e) for e in products}
+    needed: set[Var] = set()
+    elements = 0
+    for eqn in reversed(jaxpr.eqns):
+        is_needed = not needed.isdisjoint(eqn.outvars)
+        if id(eqn) in among and is_needed:
+            elements += eqn.outvars[0].aval.size
+        if id(eqn) in among or is_needed:
+            needed |= _variables(eqn)
+    return elements
 
 
 def _bytes_of(variables: Sequence[Atom], found: Uniformity) -> int:

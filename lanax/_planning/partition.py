@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from lanax._jax import Atom, Jaxpr, JaxprEqn, Literal, ShapedArray, Var, make_open, source_line
-from lanax._planning.gains import why_no_gain
+from lanax._planning.gains import is_chain, why_no_gain
 from lanax._planning.products import summed_products
 from lanax._planning.uniformity import Uniformity
 from lanax._planning.work import UNROLL, Cost, array_bytes
@@ -62,24 +62,25 @@ class Partition:
 
 
 def partition(found: Uniformity, why_not: WhyNot, limit: int, route: str, cost: Cost = lambda _: 1.0,
-              summed: Collection[Atom] = (), fresh: bool = False) -> Partition:
+              summed: Collection[Atom] = (), fresh: bool = False, registers: int = 16) -> Partition:
     """Divide a program. `limit`: see `miss_reason`. `route` is the plan's: `auto`, `lanes`, `serial` or `xla`.
     `summed`: the results of which only the sum over the batch is wanted. `fresh`: a result lies in memory that nobody
-    has written before."""
+    has written before. `registers`: those of the target."""
     jaxpr = found.jaxpr
     varying = [any(found.of(e.outvars)) or any(found.of(e.invars)) for e in jaxpr.eqns]
     if route == "xla":
         return Partition(_parts(jaxpr, [XLA if v else UNIFORM for v in varying]), ())
     reasons = [miss_reason(found, i, why_not, limit) if v else None for i, v in enumerate(varying)]
-    if route == "auto":
+    large = _large_sums(found, summed)
+    chain = route == "auto" and not any(reasons) and not large and is_chain(found, registers)
+    if route == "auto" and not chain:
         reasons = [r or (_better_in_xla(e, found) if v else None)
                    for e, v, r in zip(jaxpr.eqns, varying, reasons, strict=True)]
-        large = _large_sums(found, summed)
         reasons = [r or (_SUMMED_PRODUCT if id(e) in large else None) for e, r in zip(jaxpr.eqns, reasons, strict=True)]
     misses = tuple(Miss(e.primitive.name, source_line(e), r)
                    for e, r in zip(jaxpr.eqns, reasons, strict=True) if r)
     routes = [UNIFORM if not v else XLA if r else LANES for v, r in zip(varying, reasons, strict=True)]
-    if route in ("auto", "serial"):
+    if route in ("auto", "serial") and not chain:
         lanes = [e for e, r in zip(jaxpr.eqns, routes, strict=True) if r == LANES]
         whole = why_no_gain(found, lanes, XLA in routes, cost, fresh) if route == "auto" else _whole_to_map(routes)
         if whole:

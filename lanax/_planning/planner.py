@@ -49,7 +49,8 @@ def plan_kernel(found: Uniformity, plan: Plan, target: Target, cost: Cost, few: 
             vectors, reason = 1, f"{reason}; a program of about {length} instructions has enough that do not wait"
         lanes = native * vectors
     refill, uneven = _refill(found, lanes, native, cost)
-    work = cost_of(found.jaxpr, cost) / max(1, native if lanes > 1 else 1)
+    # `work_of` alone counts all that products of matrices sum, `cost_of` all sides of branches.
+    work = max(work_of(found.jaxpr, cost).instructions, cost_of(found.jaxpr, cost)) / (native if lanes > 1 else 1)
     return KernelPlan(
         lanes=lanes, native_lanes=native, vectors=vectors, ruling=ruling.name, mask_bits=max(32, bits),
         threads=plan.most_threads or 0, chunk=plan.chunk or 0,

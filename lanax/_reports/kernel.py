@@ -153,7 +153,7 @@ class KernelReport:
             f"threads: at most {self.threads}; chunk: {chunk}",
             f"examples in flight: {self.in_flight}; scratch: {self.scratch_bytes} bytes a thread",
             "why lanes: " + (f"{_listed(self.gain)}, which cost more in XLA" if self.gain else
-                             "small arrays, and what several results share, stay in registers"),
+                             "small arrays, and what parts of it hand on to each other, stay with the lanes"),
             f"accuracy: {_ACCURACY[self.accuracy]}",
             *self._cost_lines(),
             *("  " * site.depth + str(site) for site in self.control_flow),

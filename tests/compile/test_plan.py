@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from typing import Any
 
@@ -207,13 +208,29 @@ def cosine(x: Any, y: Any) -> Any:
     return x @ y / jnp.sqrt((x @ x) * (y @ y))
 
 
+def perceptron(*sizes: int) -> Any:
+    """Layers whose weights all examples share."""
+    def fun(x: Any) -> Any:
+        for rows, columns in itertools.pairwise(sizes):
+            x = jnp.tanh(x @ jnp.full((rows, columns), 0.1))
+        return x
+
+    return fun
+
+
+#: Whether products by large matrices have the registers that they need.
+WIDE = host().registers >= 32
+
 #: Name, function of one example, shapes of its arguments, whether it gains by lanes. (As it was measured.)
 GAINS: list[tuple[str, Any, tuple[tuple[int, ...], ...], bool]] = [
     *((f"{name} of {n}", fun, ((n,),), n <= 32)
       for name, fun in (("softmax", jax.nn.softmax), ("layer norm", layer_norm)) for n in (4, 32, 64, 256, 1024)),
     *((f"gelu of {n}", jax.nn.gelu, ((n,),), n < 8) for n in (3, 8, 64, 1024)),
-    *((f"perceptron of {n}", lambda x: jnp.tanh(x @ jnp.ones((x.size, 64))) @ jnp.ones((64, 10)), ((n,),), False)
-      for n in (64, 1024)),
+    *((f"perceptron of {'-'.join(map(str, sizes))}", perceptron(*sizes), (sizes[:1],), gains) for sizes, gains in (
+        ((8, 16, 16, 2), True), ((2, 20, 20, 1), True), ((64, 64), False), ((64, 64, 10), WIDE), ((784, 128, 10), WIDE),
+        ((1024, 64, 10), False), ((100, 10, 100), False), ((784, 512, 10), False))),
+    ("a perceptron of 20 for each of two vectors", perceptron(20, 20, 20), ((2, 20),), True),
+    ("its derivative", lambda x: jax.jvp(perceptron(20, 20, 20), (x,), (x,)), ((20,),), True),
     *((f"sine of {n}", jnp.sin, ((n,),), True) for n in (1, 64, 1024)),
     *((f"Newton's method of {n}", newton, ((n,),), n <= 64) for n in (4, 64, 65, 4096)),
     *((f"diffusion of {n}", diffusion, ((n,),), True) for n in (64, 4096)),
