@@ -38,14 +38,18 @@
 
 ; A call that several threads share. It is freed with the last reference: a task may start after the call returned.
 ;   0 references  1 next chunk to claim  2 chunks done (these three atomic)
-;   3 chunks  4 examples in a chunk  5 axis_size  6 kernel  7 bytes of scratch  8 floating-point mode  9 buffers
-%call = type { i64, i64, i64, i64, i64, i64, ptr, i64, i32, [0 x ptr] }
+;   3 chunks  4 examples in a chunk  5 axis_size  6 kernel  7 bytes of scratch  8 floating-point mode
+;   9 threads that may join it yet  10 the next call that may be joined (these two under the lock of threads.ll)
+;   11 buffers
+%call = type { i64, i64, i64, i64, i64, i64, ptr, i64, i32, i64, ptr, [0 x ptr] }
 
 @out_of_memory = private constant [56 x i8] c"lanax: out of memory for the scratch of a kernel's call\00"
 @wrong_count = private constant [68 x i8] c"lanax: a kernel was called with a wrong number of arguments/results\00"
 
-; Calls that run right now, on all devices (atomic), and the cores that they share; Python sets the latter.
+; Calls that run right now, on all devices, and threads that work on them (both atomic); the cores that they share, which
+; Python sets.
 @running = internal global i64 0
+@working = internal global i64 0
 @lanax_cores = global i64 9223372036854775807
 
 declare ptr @malloc(i64)
@@ -114,23 +118,29 @@ run:
   call void @set_fp_mode(i32 %kernel_mode)
   %scratch = call ptr @align(ptr %memory)
   %grain = call i64 @field(ptr %descriptor, i64 9)
+  %before = atomicrmw add ptr @working, i64 1 monotonic
   %others = atomicrmw add ptr @running, i64 1 monotonic
   %calls = add i64 %others, 1
-  %threads = call i64 @choose_threads(ptr %frame, ptr %descriptor, i64 %n, i64 %grain, i64 %calls)
-  %chunk = call i64 @choose_chunk(ptr %descriptor, i64 %n, i64 %threads, i64 %grain)
+  %most = call i64 @most_threads(ptr %frame, ptr %descriptor, i64 %n, i64 %grain)
+  %chunk = call i64 @choose_chunk(ptr %descriptor, i64 %n, i64 %most, i64 %grain, i64 %calls)
   %chunks = call i64 @ceil_div(i64 %n, i64 %chunk)
-  %used = call i64 @llvm.smin.i64(i64 %threads, i64 %chunks)
+  %used = call i64 @llvm.smin.i64(i64 %most, i64 %chunks)
   %many = icmp sgt i64 %used, 1
   br i1 %many, label %shared, label %alone
 
 shared:
-  %call = call ptr @new_call(ptr %frame, ptr %descriptor, i64 %used, i64 %chunks, i64 %chunk, i64 %n, i32 %kernel_mode)
+  %threads = call i64 @first_threads(i64 %used, i64 %calls)
+  %later = sub i64 %used, %threads
+  %call = call ptr @new_call(ptr %frame, ptr %descriptor, i64 %threads, i64 %later, i64 %chunks, i64 %chunk, i64 %n,
+                             i32 %kernel_mode)
   %unshared = icmp eq ptr %call, null
   br i1 %unshared, label %alone, label %together
 
 together:
-  call void @schedule_tasks(ptr %frame, ptr %call, i64 %used)
+  call void @open_call(ptr %call, i64 %later)
+  call void @schedule_tasks(ptr %frame, ptr %call, i64 %threads)
   call void @run_chunks(ptr %call, ptr %scratch)
+  call void @close_call(ptr %call, i64 %later)
   call void @wait(ptr %call)
   call void @release(ptr %call)
   br label %finish
@@ -141,10 +151,38 @@ alone:
 
 finish:
   %were_running = atomicrmw sub ptr @running, i64 1 monotonic
+  %were_working = atomicrmw sub ptr @working, i64 1 monotonic
   call void @set_fp_mode(i32 %mode)
   call void @free(ptr %memory)
+  call void @send_help(ptr %frame)
   ret ptr null
 }
+
+; ---- locks, for a few instructions at a time ---------------------------------------------------------------------
+
+define internal void @lock(ptr %lock) alwaysinline {
+entry:
+  br label %try
+
+try:
+  %before = atomicrmw xchg ptr %lock, i32 1 acquire
+  %ours = icmp eq i32 %before, 0
+  br i1 %ours, label %done, label %wait
+
+wait:
+  %ignored = call i32 @sched_yield()
+  br label %try
+
+done:
+  ret void
+}
+
+define internal void @unlock(ptr %lock) alwaysinline {
+  store atomic i32 0, ptr %lock release, align 4
+  ret void
+}
+
+; ---- XLA's first call --------------------------------------------------------------------------------------------
 
 ; XLA's first call of a handler asks for its version: whether this is such a call.
 define internal i1 @answer_metadata(ptr %frame) alwaysinline {

@@ -15,42 +15,20 @@
 
 @no_kernel = private constant [67 x i8] c"lanax: a program calls a kernel that this process has not compiled\00"
 
-define internal void @lock_kernels() alwaysinline {
-entry:
-  br label %try
-
-try:
-  %before = atomicrmw xchg ptr @kernels_lock, i32 1 acquire
-  %ours = icmp eq i32 %before, 0
-  br i1 %ours, label %done, label %wait
-
-wait:
-  %ignored = call i32 @sched_yield()
-  br label %try
-
-done:
-  ret void
-}
-
-define internal void @unlock_kernels() alwaysinline {
-  store atomic i32 0, ptr @kernels_lock release, align 4
-  ret void
-}
-
 define void @lanax_add(ptr %kernel) {
-  call void @lock_kernels()
+  call void @lock(ptr @kernels_lock)
   %next = load ptr, ptr @kernels
   %next_at = getelementptr %kernel, ptr %kernel, i64 0, i32 2
   store ptr %next, ptr %next_at
   store ptr %kernel, ptr @kernels
-  call void @unlock_kernels()
+  call void @unlock(ptr @kernels_lock)
   ret void
 }
 
 ; Takes a kernel off the list, unless it has references: whether it did.
 define i32 @lanax_remove(ptr %kernel) {
 entry:
-  call void @lock_kernels()
+  call void @lock(ptr @kernels_lock)
   %references_at = getelementptr %kernel, ptr %kernel, i64 0, i32 1
   %references = load atomic i64, ptr %references_at acquire, align 8
   %free = icmp eq i64 %references, 0
@@ -74,14 +52,14 @@ take:
 
 done:
   %removed = phi i32 [ 0, %entry ], [ 0, %other ], [ 1, %take ]
-  call void @unlock_kernels()
+  call void @unlock(ptr @kernels_lock)
   ret i32 %removed
 }
 
 ; The kernel of this number, with one more reference; null where there is none.
 define internal ptr @retain(i64 %number) alwaysinline {
 entry:
-  call void @lock_kernels()
+  call void @lock(ptr @kernels_lock)
   br label %look
 
 look:
@@ -106,7 +84,7 @@ take:
 
 done:
   %kernel = phi ptr [ null, %look ], [ %here, %take ]
-  call void @unlock_kernels()
+  call void @unlock(ptr @kernels_lock)
   ret ptr %kernel
 }
 

@@ -9,9 +9,8 @@ define internal i64 @ceil_div(i64 %a, i64 %b) alwaysinline {
   ret i64 %up
 }
 
-; XLA's pool has a thread for each device, however few cores there are, and serves the calls of all devices. So each
-; call takes its part of the cores, and one at least.
-define internal i64 @choose_threads(ptr %frame, ptr %descriptor, i64 %n, i64 %grain, i64 %calls) alwaysinline {
+; The threads that may work on a call: of XLA's pool, which has one for each device, however few cores there are.
+define internal i64 @most_threads(ptr %frame, ptr %descriptor, i64 %n, i64 %grain) alwaysinline {
 entry:
   %given = call i64 @field(ptr %descriptor, i64 8)
   %any = icmp eq i64 %given, 0
@@ -27,20 +26,30 @@ one:
 ask:
   %pool = call i64 @pool_threads(ptr %frame)
   %cores = load i64, ptr @lanax_cores
-  %part = call i64 @ceil_div(i64 %cores, i64 %calls)
-  %most = call i64 @llvm.smin.i64(i64 %pool, i64 %part)
+  %most = call i64 @llvm.smin.i64(i64 %pool, i64 %cores)
   %threads = call i64 @llvm.smin.i64(i64 %want, i64 %most)
   ret i64 %threads
 }
 
+; Those that it starts with. The pool serves the calls of all devices, so each call takes its part of the cores, and one
+; at least.
+define internal i64 @first_threads(i64 %most, i64 %calls) alwaysinline {
+  %cores = load i64, ptr @lanax_cores
+  %part = call i64 @ceil_div(i64 %cores, i64 %calls)
+  %threads = call i64 @llvm.smin.i64(i64 %most, i64 %part)
+  ret i64 %threads
+}
+
 ; About 32 chunks a thread, so that slow examples at the end cost a thirtieth at most, but no chunk so small that
-; claiming it shows; a whole number of steps.
-define internal i64 @choose_chunk(ptr %descriptor, i64 %n, i64 %threads, i64 %grain) alwaysinline {
+; claiming it shows; a whole number of steps. Of several calls each has so many fewer, and one for each thread at least.
+define internal i64 @choose_chunk(ptr %descriptor, i64 %n, i64 %threads, i64 %grain, i64 %calls) alwaysinline {
   %given = call i64 @field(ptr %descriptor, i64 7)
   %lanes = call i64 @field(ptr %descriptor, i64 6)
   %each = call i64 @field(ptr %descriptor, i64 10)
+  %all = call i64 @llvm.smin.i64(i64 %calls, i64 %each)
+  %of_all = mul i64 %n, %all
   %parts = mul i64 %threads, %each
-  %even = sdiv i64 %n, %parts
+  %even = sdiv i64 %of_all, %parts
   %least = sdiv i64 %grain, 8
   %fair = call i64 @llvm.smax.i64(i64 %even, i64 %least)
   %automatic = icmp eq i64 %given, 0
@@ -71,13 +80,13 @@ define internal ptr @align(ptr %memory) alwaysinline {
 }
 
 ; Null where there is no memory for it.
-define internal ptr @new_call(ptr %frame, ptr %descriptor, i64 %threads, i64 %chunks, i64 %chunk, i64 %n,
+define internal ptr @new_call(ptr %frame, ptr %descriptor, i64 %threads, i64 %later, i64 %chunks, i64 %chunk, i64 %n,
                               i32 %mode) alwaysinline {
 entry:
   %args = call i64 @field(ptr %descriptor, i64 1)
   %rets = call i64 @field(ptr %descriptor, i64 2)
   %buffer_count = add i64 %args, %rets
-  %end = getelementptr %call, ptr null, i64 0, i32 9, i64 %buffer_count
+  %end = getelementptr %call, ptr null, i64 0, i32 11, i64 %buffer_count
   %size = ptrtoint ptr %end to i64
   %call = call ptr @malloc(i64 %size)
   %failed = icmp eq ptr %call, null
@@ -94,7 +103,8 @@ fill:
   %kernel_at = getelementptr %call, ptr %call, i64 0, i32 6
   %scratch_at = getelementptr %call, ptr %call, i64 0, i32 7
   %mode_at = getelementptr %call, ptr %call, i64 0, i32 8
-  %buffers = getelementptr %call, ptr %call, i64 0, i32 9
+  %later_at = getelementptr %call, ptr %call, i64 0, i32 9
+  %buffers = getelementptr %call, ptr %call, i64 0, i32 11
   store i64 %threads, ptr %call
   store i64 0, ptr %next_at
   store i64 0, ptr %done_at
@@ -104,6 +114,7 @@ fill:
   store ptr %kernel, ptr %kernel_at
   store i64 %scratch, ptr %scratch_at
   store i32 %mode, ptr %mode_at
+  store i64 %later, ptr %later_at
   call void @list_buffers(ptr %frame, ptr %buffers)
   br label %done
 
@@ -133,7 +144,7 @@ entry:
   %chunk_at = getelementptr %call, ptr %call, i64 0, i32 4
   %n_at = getelementptr %call, ptr %call, i64 0, i32 5
   %kernel_at = getelementptr %call, ptr %call, i64 0, i32 6
-  %buffers = getelementptr %call, ptr %call, i64 0, i32 9
+  %buffers = getelementptr %call, ptr %call, i64 0, i32 11
   %chunks = load i64, ptr %chunks_at
   %chunk = load i64, ptr %chunk_at
   %n = load i64, ptr %n_at
@@ -191,14 +202,33 @@ finish:
 
 ; ---- the pool ----------------------------------------------------------------------------------------------------
 
-; What XLA's pool runs. A task that comes late, or that gets no memory, leaves the work to the others.
-define internal void @task(ptr %call) {
+; What XLA's pool runs: the chunks of a call, then those of calls that may be joined. Null: of the latter alone. A task that
+; comes late, or that gets no memory, leaves the work to the others.
+define internal void @task(ptr %given) {
 entry:
-  %next_at = getelementptr %call, ptr %call, i64 0, i32 1
-  %next = load atomic i64, ptr %next_at monotonic, align 8
-  %chunks_at = getelementptr %call, ptr %call, i64 0, i32 3
-  %chunks = load i64, ptr %chunks_at
-  %left = icmp slt i64 %next, %chunks
+  %before = atomicrmw add ptr @working, i64 1 monotonic
+  %none = icmp eq ptr %given, null
+  br i1 %none, label %look, label %work
+
+work:
+  %call = phi ptr [ %given, %entry ], [ %joined, %look ]
+  call void @take_part(ptr %call)
+  call void @release(ptr %call)
+  br label %look
+
+look:
+  %joined = call ptr @join_call()
+  %idle = icmp eq ptr %joined, null
+  br i1 %idle, label %finish, label %work
+
+finish:
+  %were_working = atomicrmw sub ptr @working, i64 1 monotonic
+  ret void
+}
+
+define internal void @take_part(ptr %call) alwaysinline {
+entry:
+  %left = call i1 @has_chunks(ptr %call)
   br i1 %left, label %allocate, label %finish
 
 allocate:
@@ -220,8 +250,17 @@ run:
   br label %finish
 
 finish:
-  call void @release(ptr %call)
   ret void
+}
+
+; Whether any is unclaimed.
+define internal i1 @has_chunks(ptr %call) alwaysinline {
+  %next_at = getelementptr %call, ptr %call, i64 0, i32 1
+  %next = load atomic i64, ptr %next_at monotonic, align 8
+  %chunks_at = getelementptr %call, ptr %call, i64 0, i32 3
+  %chunks = load i64, ptr %chunks_at
+  %left = icmp slt i64 %next, %chunks
+  ret i1 %left
 }
 
 define internal void @release(ptr %call) alwaysinline {
@@ -241,6 +280,29 @@ done:
 ; One task for each thread but the caller. A task that the pool refuses gives its reference back.
 define internal void @schedule_tasks(ptr %frame, ptr %call, i64 %threads) alwaysinline {
 entry:
+  br label %test
+
+test:
+  %i = phi i64 [ 1, %entry ], [ %next, %ask ], [ %next, %refused ]
+  %left = icmp slt i64 %i, %threads
+  br i1 %left, label %ask, label %done
+
+ask:
+  %next = add i64 %i, 1
+  %accepted = call i1 @schedule_task(ptr %frame, ptr %call)
+  br i1 %accepted, label %test, label %refused
+
+refused:
+  call void @release(ptr %call)
+  br label %test
+
+done:
+  ret void
+}
+
+; Has the pool run a task: whether it will.
+define internal i1 @schedule_task(ptr %frame, ptr %call) {
+entry:
   %request = alloca %schedule
   %context = call ptr @context(ptr %frame)
   %schedule = call ptr @api_function(ptr %frame, i64 11)
@@ -248,34 +310,21 @@ entry:
   %context_at = getelementptr %schedule, ptr %request, i64 0, i32 2
   %task_at = getelementptr %schedule, ptr %request, i64 0, i32 3
   %data_at = getelementptr %schedule, ptr %request, i64 0, i32 4
-  br label %test
-
-test:
-  %i = phi i64 [ 1, %entry ], [ %next, %more ], [ %next, %refused ]
-  %left = icmp slt i64 %i, %threads
-  br i1 %left, label %ask, label %done
-
-ask:
   store i64 40, ptr %request
   store ptr null, ptr %extension_at
   store ptr %context, ptr %context_at
   store ptr @task, ptr %task_at
   store ptr %call, ptr %data_at
   %error = call ptr %schedule(ptr %request)
-  %next = add i64 %i, 1
   %accepted = icmp eq ptr %error, null
-  br i1 %accepted, label %more, label %refused
-
-more:
-  br label %test
+  br i1 %accepted, label %done, label %refused
 
 refused:
   call void @destroy_error(ptr %frame, ptr %error)
-  call void @release(ptr %call)
-  br label %test
+  br label %done
 
 done:
-  ret void
+  ret i1 %accepted
 }
 
 ; Threads of XLA's pool; 1 where there is no pool.
@@ -304,4 +353,142 @@ pool:
 none:
   call void @destroy_error(ptr %frame, ptr %error)
   ret i64 1
+}
+
+; ---- joining -----------------------------------------------------------------------------------------------------
+
+; Calls that started with fewer threads than they may have, since others were running. Who has finished joins one of
+; them, so that no core is idle while another has chunks left.
+@open_calls = internal global ptr null
+@open_calls_lock = internal global i32 0
+
+define internal void @open_call(ptr %call, i64 %later) alwaysinline {
+entry:
+  %some = icmp sgt i64 %later, 0
+  br i1 %some, label %add, label %done
+
+add:
+  call void @lock(ptr @open_calls_lock)
+  %next = load ptr, ptr @open_calls
+  %next_at = getelementptr %call, ptr %call, i64 0, i32 10
+  store ptr %next, ptr %next_at
+  store atomic ptr %call, ptr @open_calls monotonic, align 8
+  call void @unlock(ptr @open_calls_lock)
+  br label %done
+
+done:
+  ret void
+}
+
+; The call's own thread takes it off the list, where it is still there.
+define internal void @close_call(ptr %call, i64 %later) alwaysinline {
+entry:
+  %opened = icmp sgt i64 %later, 0
+  br i1 %opened, label %search, label %done
+
+search:
+  call void @lock(ptr @open_calls_lock)
+  br label %look
+
+look:
+  %at = phi ptr [ @open_calls, %search ], [ %next_at, %other ]
+  %here = load ptr, ptr %at
+  %found = icmp eq ptr %here, %call
+  br i1 %found, label %take, label %other
+
+other:
+  %next_at = getelementptr %call, ptr %here, i64 0, i32 10
+  %end = icmp eq ptr %here, null
+  br i1 %end, label %closed, label %look
+
+take:
+  call void @take_off(ptr %at)
+  br label %closed
+
+closed:
+  call void @unlock(ptr @open_calls_lock)
+  br label %done
+
+done:
+  ret void
+}
+
+; Takes the call off the list that a place of the list points to.
+define internal void @take_off(ptr %at) alwaysinline {
+  %call = load ptr, ptr %at
+  %next_at = getelementptr %call, ptr %call, i64 0, i32 10
+  %next = load ptr, ptr %next_at
+  store atomic ptr %next, ptr %at monotonic, align 8
+  ret void
+}
+
+; A call with chunks left, with a reference for the thread that joins it; null where there is none, or no idle core for
+; this thread, which is counted.
+define internal ptr @join_call() alwaysinline {
+entry:
+  %any = call i1 @may_join(i64 0)
+  br i1 %any, label %try, label %none
+
+try:
+  call void @lock(ptr @open_calls_lock)
+  br label %look
+
+look:
+  %here = load ptr, ptr @open_calls
+  %end = icmp eq ptr %here, null
+  br i1 %end, label %give_up, label %ask
+
+ask:
+  %left = call i1 @has_chunks(ptr %here)
+  br i1 %left, label %join, label %over
+
+over:                                             ; whoever asks next need not look at it
+  call void @take_off(ptr @open_calls)
+  br label %look
+
+join:
+  %later_at = getelementptr %call, ptr %here, i64 0, i32 9
+  %later = load i64, ptr %later_at
+  %fewer = sub i64 %later, 1
+  store i64 %fewer, ptr %later_at
+  %references = atomicrmw add ptr %here, i64 1 monotonic
+  %full = icmp eq i64 %fewer, 0
+  br i1 %full, label %last, label %give_up
+
+last:
+  call void @take_off(ptr @open_calls)
+  br label %give_up
+
+give_up:
+  call void @unlock(ptr @open_calls_lock)
+  ret ptr %here
+
+none:
+  ret ptr null
+}
+
+; Whether there may be a call to join, and a core for one thread more than work now.
+define internal i1 @may_join(i64 %more) alwaysinline {
+  %first = load atomic ptr, ptr @open_calls monotonic, align 8
+  %any = icmp ne ptr %first, null
+  %working = load atomic i64, ptr @working monotonic, align 8
+  %then = add i64 %working, %more
+  %cores = load i64, ptr @lanax_cores
+  %idle = icmp sle i64 %then, %cores
+  %both = and i1 %any, %idle
+  ret i1 %both
+}
+
+; A call has ended, and its own thread goes back to XLA: the pool is to send another for calls that may be joined.
+define internal void @send_help(ptr %frame) alwaysinline {
+entry:
+  %any = call i1 @may_join(i64 1)
+  br i1 %any, label %send, label %done
+
+send:
+  %sent = call i1 @schedule_task(ptr %frame, ptr null)
+  br label %done
+
+done:
+  ret void
 }

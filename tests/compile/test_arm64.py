@@ -93,7 +93,7 @@ def test_the_handler(arm: Target, system: str) -> None:
     code = assembly(text, arm)
     assert len(re.findall(r"mrs\s+x\d+, FPCR", code, re.IGNORECASE)) == 2
     assert len(re.findall(r"msr\s+FPCR, x\d+", code, re.IGNORECASE)) == 4, "and the mode that was, after both"
-    assert len(re.findall(r"orr\s+[wx]\d+, [wx]\d+, #0x1000000", code)) == 1
+    assert re.search(r"orr\s+[wx]\d+, [wx]\d+, #0x1000000", code)
     assert "yield" in code
     assert called(code) == {"malloc", "free", "sched_yield", *({"madvise"} if system == "linux" else ())}
     assert {"lanax_execute", "lanax_instantiate"} <= {*compile_object(text, arm)[0]}

@@ -314,3 +314,17 @@ def test_the_bits_are_those_of_one_device():
     for devices, lanes in itertools.product((3, 8), (None, 4)):
         plan = Plan(devices=devices, lanes=lanes)
         assert_same(lanax.vmap(smooth, (0, None), plan=plan)(x, W), want)
+
+
+def test_devices_that_finish_early_help_the_others():
+    """Shares that cost more than others, while several run at once."""
+    x = np.linspace(1.01, 3.0, 100_003, dtype=np.float32)[::-1].copy()
+
+    def steps(v: Any) -> Any:
+        return lax.while_loop(lambda s: s[0] < 9, lambda s: (s[0] * v, s[1] + jnp.sin(s[0])), (v, v))
+
+    want = lanax.vmap(steps)(x)
+    for devices in (2, 8):
+        run = jax.jit(lanax.vmap(steps, plan=Plan(devices=devices)))
+        for got in [run(x) for _ in range(10)]:
+            assert_same(got, want)
