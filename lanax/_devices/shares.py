@@ -62,7 +62,12 @@ class Shares:
 
     def over(self, axis: int | None) -> NamedSharding:
         """How an array lies that has the batch axis at `axis`; None: each device has all of it."""
-        return NamedSharding(self.mesh, PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, AXIS))
+        return _over(self.devices, axis)
+
+
+@functools.lru_cache(maxsize=256)
+def _over(devices: tuple[Device, ...], axis: int | None) -> NamedSharding:
+    return NamedSharding(_mesh_of(devices), PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, AXIS))
 
 
 def _mesh_of(devices: Sequence[Device]) -> Mesh:
@@ -282,13 +287,20 @@ def _compiled(fun: Fun, shares: Shares, in_axes: tuple[int | None, ...], out_axe
 
 def _placed(x: Any, axis: int | None, shares: Shares) -> Any:
     """An array as it is to lie; short shares are padded."""
-    x = _in_memory(x)
-    if axis is None or shares.even:
-        return _there(x, shares.over(axis)) if isinstance(x, jax.Array) else jax.device_put(x, shares.over(axis))
-    shape = (*x.shape[:axis], shares.most * len(shares.devices), *x.shape[axis + 1:])
-    pieces = _cut(x, axis, shares.sizes) if isinstance(x, jax.Array) else _cut_here(np.asarray(x), axis, shares.sizes)
-    return jax.make_array_from_single_device_arrays(shape, shares.over(axis),
-                                                    jax.device_put(pieces, list(shares.devices)))
+    x, over, count = _in_memory(x), shares.over(axis), len(shares.devices)
+    if isinstance(x, jax.Array) and (axis is None or shares.even):
+        return _there(x, over)
+    here = x if isinstance(x, jax.Array) else np.asarray(x, _jax.typeof(x).dtype)
+    if axis is None:
+        shape, pieces = here.shape, [here] * count
+    else:
+        shape = _sized(here.shape, axis, shares.most * count)
+        pieces = (_cut if isinstance(here, jax.Array) else _cut_here)(here, axis, shares.sizes)
+    return _jax.put_pieces(_jax.ShapedArray(shape, here.dtype), over, pieces, shares.devices)
+
+
+def _sized(shape: tuple[int, ...], axis: int, size: int) -> tuple[int, ...]:
+    return *shape[:axis], size, *shape[axis + 1:]
 
 
 def _in_memory(x: Any) -> Any:
@@ -317,10 +329,29 @@ def _cut(x: Any, axis: int, sizes: tuple[int, ...]) -> list[Any]:
 
 def _cut_here(x: np.ndarray, axis: int, sizes: Sequence[int]) -> list[np.ndarray]:
     """The same for an array in memory: whole shares are not copied."""
-    pieces = np.split(x, list(itertools.accumulate(sizes[:-1])), axis)
-    short = [[(0, sizes[0] - size if i == axis else 0) for i in range(x.ndim)] for size in sizes]
-    return [np.pad(piece, pad) if size < sizes[0] else piece
-            for piece, pad, size in zip(pieces, short, sizes, strict=True)]
+    begins = itertools.accumulate(sizes, initial=0)
+    shares = [_rows(x, axis, begin, begin + size) for begin, size in zip(begins, sizes, strict=False)]
+    return [share if size == sizes[0] else _padded_here(share, axis, sizes[0])
+            for share, size in zip(shares, sizes, strict=True)]
+
+
+def _padded_here(x: np.ndarray, axis: int, size: int) -> np.ndarray:
+    padded = _aligned(_sized(x.shape, axis, size), x.dtype)
+    _rows(padded, axis, 0, x.shape[axis])[...] = x
+    _rows(padded, axis, x.shape[axis], size)[...] = 0
+    return padded
+
+
+def _rows(x: np.ndarray, axis: int, begin: int, end: int) -> np.ndarray:
+    return x[(*[slice(None)] * axis, slice(begin, end))]
+
+
+def _aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An array to be filled, which the CPU's devices then take without a copy: it begins at a multiple of 64 bytes."""
+    size = math.prod(shape) * dtype.itemsize
+    memory = np.empty(size + 64, np.uint8)
+    begin = -memory.ctypes.data % 64
+    return memory[begin:begin + size].view(dtype).reshape(shape)
 
 
 def _on_first(x: Any, shares: Shares) -> Any:
@@ -335,12 +366,14 @@ def _joined(x: Any, axis: int, shares: Shares) -> Any:
     pieces = [data[device] for device, size in zip(shares.devices, shares.sizes, strict=True) if size]
     if shares.devices[0].platform == "cpu":
         pieces = [_in_memory(piece) for piece in jax.block_until_ready(pieces)]
+    total = sum(shares.sizes)
     if all(isinstance(piece, np.ndarray) for piece in pieces):
-        rows = [piece[(*[slice(None)] * axis, slice(size))] for piece, size in zip(pieces, shares.sizes, strict=False)]
-        whole = jax.device_put(np.concatenate(rows, axis), shares.devices[0])
+        rows = [_rows(piece, axis, 0, size) for piece, size in zip(pieces, shares.sizes, strict=False)]
+        whole = np.concatenate(rows, axis, out=_aligned(_sized(x.shape, axis, total), pieces[0].dtype))
+        joined = jax.device_put(whole, shares.devices[0])
     else:
-        whole = _join(jax.device_put(pieces, shares.devices[0]), axis, sum(shares.sizes))
-    return _jax.uncommitted(whole, x.aval)
+        joined = _join(jax.device_put(pieces, shares.devices[0]), axis, total)
+    return _jax.uncommitted(joined, x.aval)
 
 
 def on_one(arrays: Sequence[Any], shares: Shares) -> list[Any]:

@@ -81,6 +81,7 @@ from lanax._jax.meshes import no_mesh as no_mesh
 from lanax._jax.meshes import on_mesh_of as on_mesh_of
 from lanax._jax.meshes import on_no_mesh as on_no_mesh
 from lanax._jax.meshes import partitioned_over as partitioned_over
+from lanax._jax.meshes import put_pieces as put_pieces
 from lanax._jax.meshes import treat_as_named as treat_as_named
 from lanax._jax.meshes import unchecked_manual_axes as unchecked_manual_axes
 from lanax._jax.meshes import uncommitted as uncommitted

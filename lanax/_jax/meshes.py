@@ -151,3 +151,8 @@ pxla._orig_out_sharding_handlers[OnAll] = lambda found, aval, like: pxla._orig_o
 def uncommitted(x: Any, aval: Any) -> Any:
     """An array of one device as one that may be moved to others; of the dtype and weak type of `aval`."""
     return array.ArrayImpl(x.aval.update(weak_type=aval.weak_type), x.sharding, x._arrays, committed=False)
+
+
+def put_pieces(aval: Any, sharding: Any, pieces: Sequence[Any], devices: Sequence[Any]) -> Any:
+    """The array of a type and a sharding whose pieces are given, one for each device, by one call."""
+    return pxla.batched_device_put(aval, sharding, pieces, list(devices))
