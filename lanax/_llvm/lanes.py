@@ -5,6 +5,7 @@ without fast-math flags: the bits do not depend on the number of lanes."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from llvmlite import ir
@@ -29,6 +30,17 @@ def _is_absolute(x: ir.Value) -> bool:
         return x.callee.name.startswith("llvm.fabs.")
     value = number_of(x)
     return value is not None and math.copysign(1.0, value) > 0
+
+
+def is_never_less_than_zero(x: ir.Value) -> bool:
+    """Whether a float is seen to be at least zero, -0 or NaN: a root, an absolute value, and their sums, products and
+    quotients."""
+    if _is_absolute(x):
+        return True
+    if isinstance(x, ir.CallInstr):
+        return x.callee.name.startswith("llvm.sqrt.")
+    opname = x.opname if isinstance(x, ir.Instruction) else ""
+    return opname in ("fadd", "fmul", "fdiv") and all(map(is_never_less_than_zero, x.operands))
 
 
 def number_of(x: ir.Value) -> float | None:
@@ -109,6 +121,25 @@ class Lanes:
     def insert(self, x: ir.Value, value: ir.Value, lane: int) -> ir.Value:
         """`x` with one lane replaced."""
         return self.ir.insert_element(x, value, ir.Constant(t.I32, lane))
+
+    def cut(self, x: ir.Value, parts: int) -> list[ir.Value]:
+        """The lanes of `x` in so many equal parts, in order; a scalar is in each."""
+        if not isinstance(x.type, ir.VectorType) or parts == 1:
+            return [x] * parts
+        count = x.type.count // parts
+        return [self._lanes_of(x, x, range(first, first + count)) for first in range(0, x.type.count, count)]
+
+    def rejoined(self, parts: Sequence[ir.Value]) -> ir.Value:
+        """What `cut` has made of a varying value, a power of two in number, as one."""
+        while len(parts) > 1:
+            pairs = zip(parts[::2], parts[1::2], strict=True)
+            parts = [self._lanes_of(x, y, range(2 * x.type.count)) for x, y in pairs]
+        return parts[0]
+
+    def _lanes_of(self, x: ir.Value, y: ir.Value, numbers: Sequence[int]) -> ir.Value:
+        """Lanes of `x` and behind them of `y`, by number."""
+        which = ir.VectorType(t.I32, len(numbers))
+        return self.ir.shuffle_vector(x, y, ir.Constant(which, [ir.Constant(t.I32, i) for i in numbers]))
 
     def join(self, *operands: Operand) -> list[ir.Value]:
         """The operands as values of one width: numbers become constants; where one is a vector, all are."""

@@ -14,7 +14,7 @@ import numpy as np
 from llvmlite import ir
 
 from lanax._llvm import types as t
-from lanax._llvm.lanes import Lanes
+from lanax._llvm.lanes import Lanes, is_never_less_than_zero
 from lanax._math import common as c
 from lanax._math.logarithm import SQRT_HALF_BITS, rest_of_log_times
 
@@ -79,10 +79,11 @@ def _rounded(x: ir.Value, value: Fraction | float) -> float:
     return float(value) if c.is_double(x) else float(np.float32(float(value)))
 
 
-def with_ends(b: Lanes, x: ir.Value, y: float, power: ir.Value) -> ir.Value:
-    """`power` where x is positive and finite; what C99 wants elsewhere."""
+def with_ends(b: Lanes, x: ir.Value, y: float, power: ir.Value, has_nan: bool = True) -> ir.Value:
+    """`power` where x is positive and finite; what C99 wants elsewhere. `has_nan`: `power` is NaN where x is."""
     a = b.fabs(x)
-    power = b.select(b.ge(x, 0.0), power, c.NAN)
+    if not (has_nan and is_never_less_than_zero(x)):
+        power = b.select(b.ge(x, 0.0), power, c.NAN)
     power = b.select(b.eq(a, c.INF), b.like(x, c.INF if y > 0 else 0.0), power)
     return b.select(b.eq(a, 0.0), b.like(x, 0.0 if y > 0 else c.INF), power)
 
@@ -115,7 +116,8 @@ def small_power(b: Lanes, x: ir.Value, y: float) -> ir.Value:
     r = b.add(s, low)
     polynomial = c.polynomial if c.is_double(x) else c.estrin
     rest = b.fma(b.mul(r, r), polynomial(b, r, k.exp2), b.fma(low, k.ln2[0], b.mul(r, k.ln2[1])))
-    return with_ends(b, x, y, c.add_exponent(b, b.add(b.fma(s, k.ln2[0], 1.0), rest), shifted))
+    power = c.add_exponent(b, b.add(b.fma(s, k.ln2[0], 1.0), rest), shifted)
+    return with_ends(b, x, y, power, has_nan=False)
 
 
 def thirds(x: ir.Value, y: float) -> int | None:
@@ -137,8 +139,9 @@ def power_of_thirds(b: Lanes, x: ir.Value, y: float, n: int) -> ir.Value:
     r, lacking = _short_inverse_root(b, a, lacks * math.log(2) / power)
     square = b.mul(r, r)
     root, root_low = c.two_product(b, a, square)
-    h = b.fma(b.neg(root), r, 1.0)
-    h = b.fma(b.neg(h), lacking, b.add(h, b.fma(b.neg(root_low), r, lacking)))
+    minus_r = b.neg(r)  # of a product, LLVM would negate a factor; of this, it negates in each multiply-add
+    h = b.fma(root, minus_r, 1.0)
+    h = b.fma(b.neg(h), lacking, b.add(h, b.fma(root_low, minus_r, lacking)))
     rest = b.mul(h, b.polynomial(h, k.thirds[n in (-2, 1)]))
     if n < 0:
         first = r if n == -1 else square

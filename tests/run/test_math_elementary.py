@@ -92,6 +92,26 @@ def test_accuracy_of_known_powers(y: float, dtype: np.dtype) -> None:
     np.testing.assert_array_equal(got, [small, small, large, large, NAN, NAN])
 
 
+@each_dtype
+@pytest.mark.parametrize("y", [0.1875, -0.625, -0.5, 1 / 3, -1 / 3, 2 / 3, -2 / 3])
+def test_known_powers_of_what_is_seen_not_to_be_negative(y: float, dtype: np.dtype) -> None:
+    """They need not look for negative bases; NaN is still one, whatever its bits, and -0 has the power of 0."""
+    bases: dict[str, Callable[..., ir.Value]] = {
+        "root": lambda b, v: b.sqrt(v), "absolute": lambda b, v: b.fabs(v),
+        "sum": lambda b, v: b.add(b.sqrt(v), b.mul(b.fabs(v), 0.25)), "negative": lambda b, v: b.neg(b.sqrt(v))}
+    info = np.finfo(dtype)
+    payloads = (np.array([0x7FF, 0xFFF] if info.bits == 64 else [0xFF, 0x1FF], f"u{info.bits // 8}")
+                << info.nmant | 1).view(dtype)
+    ends = np.array([0.0, -0.0, INF, -INF, -1.0, 4.0, NAN, -NAN], dtype)
+    x = np.concatenate([ends, payloads, (2.0 ** np.arange(-20, 20)).astype(dtype)])
+    for name, base in bases.items():
+        known = Compiled(lambda b, v, base=base: power.pow_known(b, base(b, v), y), dtype, 8)(x)
+        value = Compiled(base, dtype, 8)(x)
+        want = Compiled(lambda b, v: power.pow_known(b, v, y), dtype, 8)(value)
+        np.testing.assert_array_equal(known, want, err_msg=name)
+        assert np.isnan(known[6:10]).all()
+
+
 HUGE = 1e30  # beyond what any function here gives a finite result for, where it can overflow
 ODD = [(0.0, 0.0), (-0.0, -0.0)]
 SPECIAL = {
