@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 from lanax import _heap, _jax
 from lanax._chunks import example_bytes, in_chunks, moved, vmap_in_chunks
 from lanax._devices.sharding import alike, on_shards, split_over_devices
-from lanax._devices.shares import Shares, for_each, launched, on_one, run_alike, run_placed, run_traced, shares_of
+from lanax._devices.shares import Shares, cut_apart, for_each, on_one, run_alike, run_placed, run_traced, shares_of
 from lanax._devices.spread import shared_out
 from lanax._devices.varying import typed_results, untyped
 from lanax._jax import Atom, Literal, Primitive, is_key, key_type, mlir, of_words
@@ -211,25 +212,28 @@ def _spread_impl(*args: Any, where: Any, **params: Any) -> list[Any]:
         return run_as_vmap(*args, **params)
     if watcher is not None:
         return watcher(args, params)
-    outs, shares, checks = _on_devices(run_placed, args, params)
+    types = _abstract_eval(*map(_jax.typeof, args), **params)
+    shares, share, consts, checks = _shares_of_call(params)
+    outs = run_placed(share, shares, share.in_axes, share.out_axes, types, [*consts, *args])
     if not checks:
         return outs
     count = len(params["out_axes"])
     return tie(outs[:count], run_all(checks, on_one(outs[count:], shares)))
 
 
-def _on_devices(run: Callable[..., list[Any]], args: Sequence[Any],
-                params: Mapping[str, Any]) -> tuple[list[Any], Shares, Sequence[Check]]:
+def _shares_of_call(params: Mapping[str, Any]) -> tuple[Shares, _Share, Sequence[Any], Sequence[Check]]:
+    """The shares of a call that devices share, given the parameters of `bind`; then as `_share_and_checks` has it."""
     shares = shares_of(params["plan"], params["axis_size"])
-    types = _abstract_eval(*map(_jax.typeof, args), **params)
     fields = {name: params[name] for name in ("program", "in_axes", "out_axes", "plan")}
-    share, consts, checks = _share_and_checks(**fields, devices=len(shares.devices))
-    return run(share, shares, share.in_axes, share.out_axes, types, [*consts, *args]), shares, checks
+    return shares, *_share_and_checks(**fields, devices=len(shares.devices))
 
 
-def launch_shares(args: Sequence[Any], params: Mapping[str, Any]) -> list[Any]:
-    """A call that devices share, given the parameters of `bind`: results as they lie on the devices."""
-    return _on_devices(launched, args, params)[0]
+def shares_apart(args: Sequence[Any], params: Mapping[str, Any]) -> list[tuple[Callable[..., Any], list[Any]]]:
+    """What each device of a call that devices share runs, but for checks: a function, and its arguments where they
+    lie."""
+    shares, share, consts, _ = _shares_of_call(params)
+    cuts = cut_apart(shares, share.in_axes, [*consts, *args])
+    return [(functools.partial(share, size), cut) for size, cut in zip(shares.sizes, cuts, strict=True)]
 
 
 @spread_call_p.def_abstract_eval

@@ -258,20 +258,21 @@ def run_placed(fun: Fun, shares: Shares, in_axes: Axes, out_axes: Axes, types: S
     A batch that has an even share for each device stays on the devices; what has not is joined on the first one, and
     sums are there too.
     """
-    outs = launched(fun, shares, in_axes, out_axes, types, args)
-    with _jax.no_mesh():
-        return [_on_first(x, shares) if a is None else x if shares.even else _of_words(_joined, x, a, shares)
-                for x, a in zip(outs, out_axes, strict=True)]
-
-
-def launched(fun: Fun, shares: Shares, in_axes: Axes, out_axes: Axes, types: Sequence[Any],
-             args: Sequence[Any]) -> list[Any]:
-    """The same, with results as they lie on the devices: padded where shares are not even."""
     with _jax.no_mesh():
         words = [words_of(x) if isinstance(x, jax.Array) else x for x in args]
         kinds = tuple(key_type(x) if isinstance(x, jax.Array) else None for x in args)
         placed = [_placed(x, a, shares) for x, a in zip(words, in_axes, strict=True)]
-        return _compiled(fun, shares, tuple(in_axes), tuple(out_axes), tuple(types), kinds)(*placed)
+        outs = _compiled(fun, shares, tuple(in_axes), tuple(out_axes), tuple(types), kinds)(*placed)
+        return [_on_first(x, shares) if a is None else x if shares.even else _of_words(_joined, x, a, shares)
+                for x, a in zip(outs, out_axes, strict=True)]
+
+
+def cut_apart(shares: Shares, in_axes: Axes, args: Sequence[Any]) -> list[list[Any]]:
+    """The arguments of each device's share, on the device."""
+    begins = itertools.accumulate(shares.sizes, initial=0)
+    return [[jax.device_put(x if a is None else lax.slice_in_dim(x, begin, begin + size, 1, a), device)
+             for x, a in zip(args, in_axes, strict=True)]
+            for begin, size, device in zip(begins, shares.sizes, shares.devices, strict=False)]
 
 
 @functools.lru_cache(maxsize=256)
@@ -290,13 +291,13 @@ def _placed(x: Any, axis: int | None, shares: Shares) -> Any:
     x, over, count = _in_memory(x), shares.over(axis), len(shares.devices)
     if isinstance(x, jax.Array) and (axis is None or shares.even):
         return _there(x, over)
-    here = x if isinstance(x, jax.Array) else np.asarray(x, _jax.typeof(x).dtype)
-    if axis is None:
-        shape, pieces = here.shape, [here] * count
+    if isinstance(x, jax.Array):
+        pieces = _cut(x, axis, shares.sizes)
     else:
-        shape = _sized(here.shape, axis, shares.most * count)
-        pieces = (_cut if isinstance(here, jax.Array) else _cut_here)(here, axis, shares.sizes)
-    return _jax.put_pieces(_jax.ShapedArray(shape, here.dtype), over, pieces, shares.devices)
+        x = np.asarray(x, _jax.typeof(x).dtype)
+        pieces = [x] * count if axis is None else _cut_here(x, axis, shares.sizes)
+    shape = x.shape if axis is None else _sized(x.shape, axis, shares.most * count)
+    return _jax.put_pieces(_jax.ShapedArray(shape, x.dtype), over, pieces, shares.devices)
 
 
 def _sized(shape: tuple[int, ...], axis: int, size: int) -> tuple[int, ...]:

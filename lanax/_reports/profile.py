@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from lanax._lowering.meter import BRANCH, HEADER, LOOP, Site
 from lanax._pipeline import Kernel, equation_cost
 from lanax._plan import device_name
 from lanax._planning.work import bytes_of, lines_of, work_of
-from lanax._primitive import Run, bind, call_kernel, launch_shares, watching
+from lanax._primitive import Run, bind, call_kernel, run_parts, shares_apart, watching
 from lanax._reports import plot
 from lanax._reports.bounds import bounds, duration
 from lanax._reports.page import fragment, page
@@ -137,7 +139,8 @@ class _Watch(Run):
         self.operands, self.params = operands, params
         self.kernels: list[KernelUse] = []
         self.sources: list[Kernel] = []
-        self.outs = list(self(*operands))[: len(self.call.out_axes)]
+        outs = self(*operands) if self.axis_size else run_parts(*operands, **params)  # no example, no kernel
+        self.outs = list(outs)[: len(self.call.out_axes)]
 
     def profile(self, results: Any) -> Profile:
         """The profile, with the time of the whole call."""
@@ -165,28 +168,26 @@ def _median_seconds(fun: Callable[..., Any], args: Sequence[Any]) -> float:
 
 
 def _device_uses(shares: Shares, operands: Sequence[Any], params: Mapping[str, Any]) -> tuple[DeviceUse, ...]:
-    """Median times from the call, which splits the arguments, until each device has its share of the results."""
-    times = []
-    for _ in range(1 + RUNS):
+    """Median times that the devices take for their shares. For each of them a thread waits, since XLA may run one after
+    another where one thread calls them."""
+    runs = [(jax.jit(fun).lower(*args).compile(), args) if size else None
+            for size, (fun, args) in zip(shares.sizes, shares_apart(operands, params), strict=True)]
+    gate = threading.Barrier(len(runs))
+
+    def seconds(run: Any) -> float:
+        gate.wait()
         start = time.perf_counter()
-        outs = [x for x, axis in zip(launch_shares(operands, params), params["out_axes"], strict=False)
-                if axis is not None]
-        times.append(_ready_times([[s.data for x in outs for s in x.addressable_shards if s.device == device]
-                                   for device in shares.devices], start))
-    medians = map(statistics.median, zip(*times[1:], strict=True))  # the first one compiles
-    return tuple(DeviceUse(device_name(d), size, seconds if size else 0.0)
-                 for d, size, seconds in zip(shares.devices, shares.sizes, medians, strict=True))
+        if run is None:
+            return 0.0
+        compiled, args = run
+        jax.block_until_ready(compiled(*args))
+        return time.perf_counter() - start
 
-
-def _ready_times(arrays: Sequence[Sequence[Any]], start: float) -> list[float]:
-    """When all of each list of arrays were there. It looks again and again: to wait for one would hide another."""
-    times = [0.0] * len(arrays)
-    while waiting := [i for i, t in enumerate(times) if not t]:
-        for i in waiting:
-            if all(x.is_ready() for x in arrays[i]):
-                times[i] = time.perf_counter() - start
-        time.sleep(1e-4)
-    return times
+    with ThreadPoolExecutor(len(runs)) as pool:
+        times = [list(pool.map(seconds, runs)) for _ in range(1 + RUNS)]  # the first one touches the memory
+    medians = map(statistics.median, zip(*times[1:], strict=True))
+    return tuple(DeviceUse(device_name(d), size, found)
+                 for d, size, found in zip(shares.devices, shares.sizes, medians, strict=True))
 
 
 def _use_of(kernel: Kernel, args: Sequence[Any], axis_size: int) -> tuple[list[Any], KernelUse]:

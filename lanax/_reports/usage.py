@@ -202,8 +202,8 @@ class KernelUse:
 
 @dataclasses.dataclass(frozen=True)
 class DeviceUse:
-    """One of several devices that share a batch: its examples, and the seconds from the call until its share of the
-    results was there. All of them run at the same time."""
+    """One of several devices that share a batch: its examples, and the seconds that it takes for them while all of the
+    devices run."""
 
     device: str
     examples: int

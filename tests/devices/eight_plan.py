@@ -263,6 +263,17 @@ def test_a_profile_has_the_time_of_each_device():
     assert "cpu:3 1 examples, " in str(found)
     assert found.to_dict()["devices"][3]["examples"] == 1
     assert_same(found.results, lanax.vmap(grow)(numbers(10)))
+    keys = jax.random.split(jax.random.key(0), 3)
+    found = lanax.profile(lanax.vmap(lambda v, k, w: grow(v, w) + jax.random.uniform(k), (0, 0, None),
+                                     plan=Plan(devices=8)), numbers(3), keys, W)
+    assert [d.seconds > 0 for d in found.devices] == [True] * 3 + [False] * 5
+
+
+def test_a_profile_of_no_examples():
+    for plan in (None, Plan(devices=8)):
+        found = lanax.profile(lanax.vmap(grow, plan=plan), numbers(0))
+        assert (found.results.shape, found.kernels, found.devices) == ((0,), (), ())
+        assert "over 0 examples" in str(found)
 
 
 # ---- bad input -------------------------------------------------------------------------------------------------------
