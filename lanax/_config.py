@@ -141,6 +141,8 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 #: Compilations, what the cache on disk gives, and what is left to XLA.
 logger = logging.getLogger("lanax")
+# Without a handler Python prints warnings by itself, also where `log` is off.
+logger.addHandler(logging.NullHandler())
 
 
 def _print_log(level: str) -> None:

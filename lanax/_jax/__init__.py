@@ -59,8 +59,8 @@ from lanax._jax.keys import words_shape as words_shape
 from lanax._jax.keys import words_type as words_type
 from lanax._jax.lines import api_boundary as api_boundary
 from lanax._jax.lines import has_users_line as has_users_line
-from lanax._jax.lines import is_users_file as is_users_file
 from lanax._jax.lines import source_line as source_line
+from lanax._jax.lines import warn_at_users_line as warn_at_users_line
 from lanax._jax.mapping import NOT_MAPPED as NOT_MAPPED
 from lanax._jax.mapping import axes_of as axes_of
 from lanax._jax.mapping import axis_named as axis_named

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
+import warnings
+from typing import Any
 
 from jax._src import source_info_util, traceback_util
 
@@ -32,6 +35,16 @@ def is_users_file(filename: str) -> bool:
     if filename.startswith(_PROGRAMS):
         return True
     return not any(part in filename for part in _LIBRARIES) and source_info_util.is_user_filename(filename)
+
+
+def warn_at_users_line(text: str, category: type[Warning], registry: dict[Any, Any] | None = None) -> None:
+    """Warn at the innermost frame that is neither lanax's nor a library's; at the outermost one where there is none.
+    `registry`: of what need not be shown again; None: this is shown anyway."""
+    frame = sys._getframe(1)
+    while not is_users_file(frame.f_code.co_filename) and frame.f_back is not None:
+        frame = frame.f_back
+    warnings.warn_explicit(text, category, frame.f_code.co_filename, frame.f_lineno, frame.f_globals.get("__name__"),
+                           registry)
 
 
 def has_users_line(info: source_info_util.SourceInfo) -> bool:

@@ -3,15 +3,13 @@ function, which its code tells from others: a `def` or `lambda` that is run agai
 
 from __future__ import annotations
 
-import sys
 import warnings
 import weakref
 from collections.abc import Hashable, Sequence
-from types import FrameType
 from typing import Any
 
 from lanax._errors import PerformanceWarning
-from lanax._jax import is_users_file
+from lanax._jax import warn_at_users_line
 from lanax._planning.partition import XLA, Miss, Partition
 from lanax._program import Program
 from lanax._rewrite.surgery import CONTROL_FLOW, inner_jaxprs
@@ -49,16 +47,7 @@ def _warn(name: str, code: Any, what: str, reason: str) -> None:
         return
     text = (f"lanax: `{name}`: {what} is left to XLA, not in lanes: {reason}. "
             "lanax.explain says more, with a hint.")
-    frame, registry = _users_frame(), {}
-    warnings.warn_explicit(text, PerformanceWarning, frame.f_code.co_filename, frame.f_lineno,
-                           frame.f_globals.get("__name__"), registry)
+    registry: dict[Any, Any] = {}
+    warn_at_users_line(text, PerformanceWarning, registry)
     if registry.keys() - {"version"}:  # it was shown, by a filter that shows each warning once
         given.add(filters)
-
-
-def _users_frame() -> FrameType:
-    """The innermost frame that is neither lanax's nor a library's; the outermost one where there is none."""
-    frame = sys._getframe(1)
-    while not is_users_file(frame.f_code.co_filename) and frame.f_back is not None:
-        frame = frame.f_back
-    return frame

@@ -15,12 +15,12 @@ import struct
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from lanax._config import config, logger
+from lanax._jax import warn_at_users_line
 
 #: Of each file: what it is, a checksum of all that follows, the length of the header (JSON), the header, the code.
 _MAGIC = b"lanax\x00k\x01"
@@ -246,5 +246,6 @@ def _failing_softly() -> Iterator[None]:
     except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: there is no home
         if not _warned:
             _warned = True
-            warnings.warn(f"lanax cannot keep compiled kernels on disk: {error}. It compiles them in each process. "
-                          f"LANAX_CACHE_DIR chooses another folder, LANAX_CACHE=off silences this.", stacklevel=2)
+            warn_at_users_line(
+                f"lanax cannot keep compiled kernels on disk: {error}. It compiles them in each process. "
+                "LANAX_CACHE_DIR chooses another folder, LANAX_CACHE=off silences this.", UserWarning)

@@ -319,6 +319,11 @@ def test_the_log(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[
     assert logging.getLogger("lanax").level == logging.NOTSET
 
 
+def test_the_log_is_off_for_warnings_too() -> None:
+    program = "import lanax; from lanax._config import logger; logger.warning('a warning of ours')"
+    assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True).stderr == b""
+
+
 def test_stages_are_dumped_to_files(tmp_path: Path) -> None:
     def dumped(x: Any) -> Any:
         return loop(x) + 0.625
