@@ -55,7 +55,8 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("bench", help="times the benchmark suite, writes JSON")
     names = ", ".join(program.name for program in PROGRAMS)
     command.add_argument("names", nargs="*", help=f"programs to time, default all: {names}")
-    command.add_argument("--json", type=Path, default=Path("lanax-bench.json"), metavar="FILE",
+    file = Path("lanax-bench.json")
+    command.add_argument("--json", type=Path, nargs="?", default=file, const=file, metavar="FILE",
                          help="where to write the figures, default %(default)s")
     command.add_argument("--quick", action="store_true", help="small sizes: shows that it works, not how fast")
     command.add_argument("--plan-check", action="store_true",
