@@ -69,10 +69,10 @@ class Plan:
         if self.accuracy is not None and self.accuracy not in ACCURACIES:
             raise PlanError(f"`accuracy` of a Plan must be one of {', '.join(map(repr, ACCURACIES))}; "
                             f"got {self.accuracy!r}.")
-        self._check_count("threads", "the number of threads that may work on one call",
-                          f" (this process may use {host().cores} cores)")
-        self._check_count("chunk", "the number of examples that a thread claims at a time")
-        self._check_count("parallelism", "the number of threads that may work on one call, on all its devices")
+        cores = f" (this process may use {host().cores} cores)"
+        self._check_count("threads", "the number of threads that may work on one kernel", cores)
+        self._check_count("chunk", "the number of examples that are alive at once")
+        self._check_count("parallelism", "the number of threads that may work on one call, on all its devices", cores)
         object.__setattr__(self, "devices", _devices(self.devices))
         object.__setattr__(self, "memory", _bytes(self.memory))
         lanes = self.lanes

@@ -76,7 +76,8 @@ class KernelReport:
 
     Attributes:
       equations: how many it holds, inner ones included.
-      lanes, native_lanes, vectors, ruling, reason: examples of one step, and how they were found.
+      lanes, native_lanes, vectors, ruling, reason: examples of one step; those that fill one register of the dtype that
+        rules, registers in flight, that dtype; and why so many.
       steps, tail: whole steps, and examples left after them.
       threads, chunk: most threads that work on it; examples that a thread claims at a time (0: chosen at run time).
       refill: lanes that have left the program's loop take the next examples when they have waited so many trips, on
@@ -120,7 +121,7 @@ class KernelReport:
     @property
     def in_flight(self) -> int:
         """Examples that all threads together work on at once."""
-        return self.lanes * self.threads
+        return min(self.axis_size, self.lanes * self.threads)
 
     @property
     def bounds(self) -> dict[str, float]:
@@ -144,8 +145,7 @@ class KernelReport:
         """The kernel in words."""
         chunk = f"{self.chunk} examples" if self.chunk else "chosen from batch and threads at run time"
         return [
-            f"lanes: {self.lanes} = {self.native_lanes} native {self.ruling} x {self.vectors} in flight "
-            f"({self.reason})",
+            f"lanes: {self._registers} ({self.reason})",
             f"steps: {self.steps} whole, tail of {self.tail}",
             f"uneven loops: lanes that are done take the next examples when they have waited {self.refill} trips"
             if self.refill else
@@ -158,6 +158,13 @@ class KernelReport:
             *self._cost_lines(),
             *("  " * site.depth + str(site) for site in self.control_flow),
         ]
+
+    @property
+    def _registers(self) -> str:
+        native = f"{self.native_lanes} native {self.ruling}"
+        if self.lanes < self.native_lanes:
+            return f"{self.lanes} of {native}"
+        return f"{self.lanes} = {native} x {self.vectors} in flight"
 
     def _cost_lines(self) -> list[str]:
         guess = f", taking loops of unknown end as {ASSUMED_TRIPS} trips" if self.assumes_trips else ""

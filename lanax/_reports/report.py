@@ -28,6 +28,9 @@ from lanax._reports.warning import warn_of_misses, warn_of_whole
 from lanax._runtime.ffi import pool_threads
 from lanax._target import host
 
+#: The route of a kernel of one lane that the plan asks for.
+SERIAL = "serial"
+
 
 @dataclasses.dataclass(frozen=True)
 class Call:
@@ -159,7 +162,8 @@ class Report:
         if not self.kernels:
             return "route xla"
         k = self.kernels[0]
-        return f"route {'+'.join(self.routes)}, {k.lanes} lanes ({k.native_lanes} x {k.vectors}), {k.threads} threads"
+        registers = f"{min(k.lanes, k.native_lanes)} x {k.vectors}"
+        return f"route {'+'.join(self.routes)}, {k.lanes} lanes ({registers}), {k.threads} threads"
 
     def __str__(self) -> str:
         lines = [f"{self.name} over {self.axis_size} examples on {self.target}",
@@ -173,7 +177,8 @@ class Report:
             lines.append("  what XLA runs is on its own threads, whatever `threads` says")
         if self.checks:
             lines.append("  checks, run once after the kernels: " + "; ".join(self.checks))
-        lines.append("  not in lanes:" + ("" if self.misses else " nothing"))
+        rest = "all of it, as the plan asks" if self.plan.route == XLA else "nothing"
+        lines.append("  not in lanes:" + ("" if self.misses else f" {rest}"))
         for miss in self.misses:
             mend = hint(miss)
             lines.extend([f"    {miss}", *[f"      hint: {mend}"] * bool(mend)])
@@ -242,7 +247,9 @@ def report_of(call: Call) -> Report:
     shares = [(device_name(d), size) for d, size in zip(call.shares.devices, call.shares.sizes, strict=True)
               ] if call.shares else []
     devices = sum(size > 0 for _, size in shares) or 1
-    return Report(call.program.name, call.axis_size, target, way.partition.routes,
+    serial = call.plan.route == SERIAL
+    routes = tuple(SERIAL if serial and route == LANES else route for route in way.partition.routes)
+    return Report(call.program.name, call.axis_size, target, routes,
                   tuple(_kernel_report(k, call.share_size, devices) for k in kernels), way.partition.misses,
                   tuple(c.source for c in way.checks), call.plan, tuple(shares), call.unshared)
 

@@ -85,6 +85,7 @@ def test_bytes_and_operations_of_an_example() -> None:
     assert not kernel.assumes_trips
     assert "each example: 4 bytes in, 4 out" in str(kernel.lines())
     assert kernel.in_flight == kernel.lanes * kernel.threads
+    assert kernel_of(jnp.sin, X[:3], route="lanes").in_flight == 3
 
 
 def test_a_loop_of_unknown_end_is_taken_as_16_trips() -> None:

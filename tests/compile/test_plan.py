@@ -49,11 +49,10 @@ def explained(fun: Any, *args: Any, in_axes: Any = 0, **plan: Any) -> lanax.Repo
     ({"lanes": 8.0}, "float32); got 8.0."),
     ({"lanes": True}, "float32); got True."),
     ({"lanes": "8"}, "float32); got '8'."),
-    ({"threads": 0}, f"`threads` of a Plan is the number of threads that may work on one call: an int of 1 or more "
+    ({"threads": 0}, f"`threads` of a Plan is the number of threads that may work on one kernel: an int of 1 or more "
                      f"(this process may use {host().cores} cores); got 0."),
     ({"threads": 1.5}, "cores); got 1.5."),
-    ({"chunk": -1}, "`chunk` of a Plan is the number of examples that a thread claims at a time: an int of 1 or more; "
-                    "got -1."),
+    ({"chunk": -1}, "`chunk` of a Plan is the number of examples that are alive at once: an int of 1 or more; got -1."),
     ({"memory": "2GB"}, "`memory` of a Plan is a number of bytes: an int of 1 or more, or text such as '512MiB' or "
                         "'2GiB'; got '2GB'."),
     ({"memory": 0}, "got 0."),
@@ -66,7 +65,7 @@ def explained(fun: Any, *args: Any, in_axes: Any = 0, **plan: Any) -> lanax.Repo
                        "0."),
     ({"devices": jax.devices()[:1] * 2}, "`devices` of a Plan got cpu:0 more than once: name each device once."),
     ({"parallelism": 0}, "`parallelism` of a Plan is the number of threads that may work on one call, on all its "
-                         "devices: an int of 1 or more; got 0."),
+                         f"devices: an int of 1 or more (this process may use {host().cores} cores); got 0."),
     ({"route": "serial", "lanes": 8}, "route='serial' runs one example at a time: `lanes` must be 1 or left out; "
                                       "got 8."),
 ], ids=lambda v: "-".join(f"{k}={x}" for k, x in v.items()) if isinstance(v, dict) else "")
@@ -148,11 +147,13 @@ def test_the_text_of_a_report() -> None:
 
 def test_routes() -> None:
     assert explained(loop).routes == ("lanes",)
-    assert explained(loop, route="xla").routes == ("xla",)
-    assert explained(loop, route="xla").plan_line == "route xla"
+    left = explained(loop, route="xla")
+    assert (left.routes, left.plan_line) == (("xla",), "route xla")
+    assert str(left).endswith("  not in lanes: all of it, as the plan asks")
     serial = explained(loop, route="serial")
-    assert (serial.routes, serial.kernels[0].lanes) == (("lanes",), 1)
-    assert "route='serial': one example at a time" in str(serial)
+    assert (serial.routes, serial.kernels[0].lanes) == (("serial",), 1)
+    assert f"lanes: 1 of {NATIVE} native float32 (route='serial': one example at a time)" in str(serial)
+    assert serial.plan_line == f"route serial, 1 lanes (1 x 1), {serial.kernels[0].threads} threads"
     assert explained(lambda x: away(loop(x)) + loop(x)).routes == ("lanes", "xla", "lanes")
 
 

@@ -113,7 +113,7 @@ def test_a_wrong_plan_is_an_error() -> None:
 def test_one_after_another_in_a_kernel() -> None:
     report = lanax.explain(lambda xs: lanax.map(branching, xs), X)
     (kernel,) = report.kernels
-    assert (report.routes, report.misses, kernel.lanes, report.plan.route) == (("lanes",), (), 1, "serial")
+    assert (report.routes, report.misses, kernel.lanes, report.plan.route) == (("serial",), (), 1, "serial")
 
 
 def test_examples_alive_are_at_most_the_batch_size() -> None:
@@ -159,7 +159,7 @@ def test_the_plan_is_heeded() -> None:
 def test_serial_vmap_is_one_example_at_a_time() -> None:
     mapped = lanax.vmap(lambda x, v: branching(x) * v, in_axes=(0, None), plan=Plan(route="serial"))
     report = lanax.explain(mapped, X, 2.0)
-    assert (report.routes, report.kernels[0].lanes) == (("lanes",), 1)
+    assert (report.routes, report.kernels[0].lanes) == (("serial",), 1)
     np.testing.assert_allclose(mapped(X, 2.0), [branching(x) * 2 for x in X], rtol=1e-6)
 
     whole = lanax.vmap(cut, in_axes=1, out_axes=1, plan=Plan(route="serial"))
