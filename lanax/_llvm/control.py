@@ -14,7 +14,12 @@ Values = list[ir.Value]
 
 
 class Control(Lanes):
-    """`Lanes` with masks, branches and loops. `mask_bits` is the width of a lane of a mask, None for real masks."""
+    """`Lanes` with masks, branches and loops. `mask_bits` is the width of a lane of a mask, None for real masks.
+
+    Where `keeps_loops` is set, LLVM is told not to unroll the loops that are emitted.
+    """
+
+    keeps_loops = False
 
     def __init__(self, builder: ir.IRBuilder, lanes: int, mask_bits: int | None):
         super().__init__(builder, lanes)
@@ -126,7 +131,9 @@ class Control(Lanes):
         values, again = body(self._unpack(phis, is_bool))
         values, _ = self._pack(values)
         latch = self.ir.block
-        self.ir.cbranch(again, inside, after)
+        jump = self.ir.cbranch(again, inside, after)
+        if self.keeps_loops:
+            jump.set_metadata("llvm.loop", _loop_that_stays(self.ir.module))
         for phi, first, last in zip(phis, packed, values, strict=True):
             phi.add_incoming(first, before)
             phi.add_incoming(last, latch)
@@ -150,3 +157,11 @@ class Control(Lanes):
             return [following, *new], self.ir.icmp_signed("<", following, trips)
 
         return self.loop(guard, [ir.Constant(t.I64, 0), *initial], step)[1:]
+
+
+def _loop_that_stays(module: ir.Module) -> ir.MDValue:
+    """What a loop's jump back is marked with: a node that names itself, since each loop has its own."""
+    stay = module.add_metadata([ir.MetaDataString(module, "llvm.loop.unroll.disable")])
+    node = ir.MDValue(module, [stay], name=str(len(module.metadata)))
+    node.operands = (node, stay)
+    return node

@@ -44,11 +44,6 @@ class Array:
         """Number of elements of one example."""
         return math.prod(self.shape)
 
-    @property
-    def small(self) -> bool:
-        """Whether the array is unrolled."""
-        return self.size <= UNROLL
-
 
 class Elements(Array):
     """A small array as the list of its lane values. `copied`: the block in which it was last stored to be read from

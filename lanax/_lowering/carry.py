@@ -29,7 +29,7 @@ class Carry:
         self.initial: list[ir.Value] = []
         self.shapes = [(x.shape, x.dtype) for x in initial]
         for i, x in enumerate(initial):
-            if x.small and not indexed[i]:
+            if self.b.is_small(x) and not indexed[i]:
                 flat = self.b.unrolled(x).values.flat
                 self.initial.extend(self.b.splat(v) if varying[i] else v for v in flat)
             else:

@@ -18,20 +18,35 @@ _ALIGN = 64
 
 
 class Emitter(Control):
-    """Emits one kernel. Scratch is laid out while the kernel is built: `scratch_bytes` is what a thread must bring."""
+    """Emits one kernel. Scratch is laid out while the kernel is built: `scratch_bytes` is what a thread must bring.
+
+    Attributes:
+      unroll: elements of the largest array that is unrolled.
+      loop_unroll: elements that `for_each` runs without a loop.
+    """
 
     def __init__(self, builder: ir.IRBuilder, lanes: int, mask_bits: int | None, scratch: ir.Value):
         super().__init__(builder, lanes, mask_bits)
         self.scratch = scratch
         self.scratch_bytes = 0
+        self.unroll, self.loop_unroll = UNROLL, LOOP_UNROLL
         self.meter: Meter | None = None
         self.unrolled_products = 0
 
     def one_lane(self) -> Emitter:
         """An emitter of scalar code at the same position."""
         scalar = Emitter(self.ir, 1, None, self.scratch)
-        scalar.fast = self.fast
+        scalar.take_settings(self)
         return scalar
+
+    def take_settings(self, other: Emitter) -> None:
+        """Emit code in the way of another emitter."""
+        self.fast, self.keeps_loops = other.fast, other.keeps_loops
+        self.unroll, self.loop_unroll = other.unroll, other.loop_unroll
+
+    def keep_loops(self) -> None:
+        """Emit short code from here on: few elements are unrolled, and LLVM unrolls no loop."""
+        self.unroll, self.loop_unroll, self.keeps_loops = SHORT_UNROLL, SHORT_LOOP_UNROLL, True
 
     def may_unroll(self, multiply_adds: int) -> bool:
         """Whether a product of this size may be emitted without a loop: a program has many, and the compiler's time
@@ -49,7 +64,7 @@ class Emitter(Control):
             function = out_of_line(self.ir.module, name, [t.PTR] * args)
             inner = Emitter(ir.IRBuilder(function.append_basic_block("entry")), self.lanes, self.mask_bits,
                             ir.Constant(t.PTR, ir.Undefined))
-            inner.fast = self.fast
+            inner.take_settings(self)
             fill(inner, function.args)
             inner.ir.ret_void()
         return function
@@ -124,7 +139,7 @@ class Emitter(Control):
     def view(self, x: Array, shape: Sequence[int], where: Callable[..., Sequence[Index]]) -> Array:
         """The array whose element at an index is `x.at(*where(*index))`: reshapes, slices, transposes."""
         size = math.prod(shape)
-        source = x if size <= UNROLL else self.indexable(x)
+        source = x if size <= self.unroll else self.indexable(x)
         if size > source.size and not is_cheap(source):
             source = self.stored(source)
         return self.lazy(shape, x.dtype, lambda *i: source.at(*where(*i)), (source,), view=True)
@@ -132,7 +147,7 @@ class Emitter(Control):
     def map(self, fn: Callable[..., ir.Value], dtype: np.dtype, *arrays: Array) -> Array:
         """`fn` on the lane values of arrays; one of rank 0, and an axis of length 1, serves every element."""
         shape = np.broadcast_shapes(*(a.shape for a in arrays))
-        if math.prod(shape) > UNROLL:
+        if math.prod(shape) > self.unroll:
             arrays = tuple(map(self.indexable, arrays))
 
         def at(*index: Index) -> ir.Value:
@@ -141,9 +156,13 @@ class Emitter(Control):
         return self.lazy(shape, dtype, at, arrays)
 
     # -- forms of an array ---------------------------------------------------------------------------------------
+    def is_small(self, x: Array) -> bool:
+        """Whether the array is unrolled: it has few elements, or not many and is given as lane values already."""
+        return x.size <= (UNROLL if isinstance(x, Elements) else self.unroll)
+
     def settle(self, x: Array) -> Array:
         """A small array unrolled; a large one as it is."""
-        return self.unrolled(x) if x.small and isinstance(x, Lazy) else x
+        return self.unrolled(x) if self.is_small(x) and isinstance(x, Lazy) else x
 
     def unrolled(self, x: Array) -> Elements:
         """The array as lane values, however it was given."""
@@ -171,7 +190,7 @@ class Emitter(Control):
         """The array in a form that may leave the region in which it was computed: unrolled, or in memory."""
         if isinstance(x, Memory):
             return x
-        return self.unrolled(x) if x.small else self.stored(x)
+        return self.unrolled(x) if self.is_small(x) else self.stored(x)
 
     def copy(self, source: Array, out: Memory, mask: ir.Value | None = None) -> None:
         """Evaluate every element of `source` into `out`; where a mask is given, only in its active lanes."""
@@ -241,7 +260,7 @@ class Emitter(Control):
 
     def for_each(self, shape: Sequence[int], fn: Callable[..., None]) -> None:
         """Call `fn(*index)` for every index of a shape, row by row: unrolled where it is small, else in loops."""
-        if math.prod(shape) <= LOOP_UNROLL:
+        if math.prod(shape) <= self.loop_unroll:
             for index in np.ndindex(*shape):
                 fn(*index)
             return
@@ -279,6 +298,9 @@ UNROLLED_PRODUCTS = 1536
 
 #: `for_each` runs up to this many elements without a loop.
 LOOP_UNROLL = 16
+
+#: Elements of the largest array that is unrolled, and elements that `for_each` runs without a loop, in short code.
+SHORT_UNROLL, SHORT_LOOP_UNROLL = 16, 4
 
 
 def out_of_line(module: ir.Module, name: str, args: Sequence[ir.Type]) -> ir.Function:

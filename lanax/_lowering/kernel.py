@@ -15,6 +15,7 @@ from lanax._llvm import types as t
 from lanax._lowering import rules as _rules
 from lanax._lowering.emitter import Emitter, out_of_line
 from lanax._lowering.jaxpr import lower_jaxpr
+from lanax._lowering.length import is_long
 from lanax._lowering.meter import Meter
 from lanax._lowering.operands import Operand, input_array, store_output
 from lanax._lowering.refill import RefilledLoop
@@ -63,7 +64,7 @@ def build_kernel(found: Uniformity, in_axes: Sequence[int | None], out_axes: Seq
     module = ir.Module(name="lanax", context=ir.Context())
     module.triple = target.triple
     bits = None if target.mask_registers else mask_bits
-    build = _Builder(module, inputs, outputs, lanes, bits, meter, fast)
+    build = _Builder(module, inputs, outputs, lanes, bits, meter, fast, loop is None and is_long(jaxpr))
     if loop is not None:
         vectors = lanes // target.native_lanes(mask_bits)
         build.refilled(loop, wait, max(1, vectors // _VECTORS_OF_PART))
@@ -89,12 +90,13 @@ class _Builder:
     """One module: a body that computes examples, and the kernel's entry, which calls it."""
 
     def __init__(self, module: ir.Module, inputs: list[Operand], outputs: list[Operand], lanes: int,
-                 mask_bits: int | None, meter: Meter | None, fast: bool):
+                 mask_bits: int | None, meter: Meter | None, fast: bool, long: bool):
         self.module = module
         self.inputs, self.outputs = inputs, outputs
         self.lanes, self.mask_bits = lanes, mask_bits
         self.meter = meter
         self.fast = fast
+        self.long = long
         self.buffers = len(inputs) + len(outputs) + (meter is not None)
         self.scratch_bytes = 0
 
@@ -195,6 +197,8 @@ class _Builder:
         *buffers, first, last, size, scratch = function.args
         b = Emitter(ir.IRBuilder(function.append_basic_block("entry")), self.lanes, self.mask_bits, scratch)
         b.fast = self.fast
+        if self.long:
+            b.keep_loops()
         if self.meter is not None:
             b.meter, self.meter.row = self.meter, buffers[-1]
         return function, b, (buffers, first, last, size, scratch)

@@ -39,7 +39,7 @@ def _join(ctx: Context, words: list[Array], shape: tuple[int, ...]) -> Array:
     b = ctx.b
     whole = (*words[0].shape, *shape)
     rank = len(words[0].shape)
-    if all(w.small for w in words) and np.prod(whole) <= 4 * words[0].size * len(words):
+    if all(b.is_small(w) for w in words) and np.prod(whole) <= 4 * words[0].size * len(words):
         values = [words[k].at(*i) for i in np.ndindex(*words[0].shape) for k in range(len(words))]
         return b.settled(b.elements(values, whole, words[0].dtype))
     out = b.allocate(whole, words[0].dtype, any(w.varying for w in words))

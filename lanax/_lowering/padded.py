@@ -72,7 +72,7 @@ class Padded:
                      for i, step, (low, _) in zip(element, self.dilation, self.padding, strict=True)]
             out.put(tuple(place), x.at(*element))
 
-        if x.small:
+        if b.is_small(x):
             for index in np.ndindex(*counts):
                 put(*index)
         else:

@@ -40,9 +40,9 @@ def product_sizes(lhs: Any, rhs: Any, dimension_numbers: Any) -> tuple[tuple[int
     return tuple(lhs.shape[a] for a in left_batch), rows, columns, tuple(lhs.shape[a] for a in left_contracted)
 
 
-def is_unrolled(shape: Sequence[int], depth: Sequence[int]) -> bool:
+def is_unrolled(b: Emitter, shape: Sequence[int], depth: Sequence[int]) -> bool:
     """Whether a product of small arrays is small enough to be emitted without a loop."""
-    return math.prod(shape) <= UNROLL and math.prod((*shape, *depth)) <= _UNROLLED
+    return math.prod(shape) <= b.unroll and math.prod((*shape, *depth)) <= _UNROLLED
 
 
 def multiplied(b: Emitter, lhs: Array, rhs: Array, dimension_numbers: Any, dtype: Any, hole: ir.Value | None = None,
@@ -61,7 +61,7 @@ def multiplied(b: Emitter, lhs: Array, rhs: Array, dimension_numbers: Any, dtype
     count = math.prod(product.shape)
     if count <= math.prod(product.tile) and math.prod(product.batch) == 1:
         return b.elements(product.all(), product.shape, product.dtype)
-    if count <= UNROLL:
+    if count <= b.unroll:
         return b.unrolled(product.in_memory())
     if math.prod(product.depth) <= 2:
         return b.lazy(product.shape, product.dtype, product.one, (product.lhs, product.rhs))
@@ -85,8 +85,8 @@ class Product:
         self.right_place = _places(len(rhs.shape), right_batch, right_contracted)
         self.varying = lhs.varying or rhs.varying
         size = math.prod((*self.shape, *self.depth))
-        self.unrolled = is_unrolled(self.shape, self.depth) and (
-            small or (lhs.small and rhs.small and b.may_unroll(size)))
+        self.unrolled = is_unrolled(b, self.shape, self.depth) and (
+            small or (b.is_small(lhs) and b.is_small(rhs) and b.may_unroll(size)))
         self.chains = self._chains()
         self.tile = self._tile()
 

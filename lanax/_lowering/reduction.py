@@ -80,18 +80,18 @@ def reduction_results(b: Emitter, x: Array, shape: Sequence[int], dtype: np.dtyp
     """The array of a reduction's results: few of them at once, else one after the other in a loop, so that the code
     that computes an element is not repeated; very many each where it is read."""
     count = math.prod(shape)
-    if count > UNROLL:
+    if count > b.unroll:
         return b.lazy(shape, dtype, lambda *kept: run([kept])[0], (x,))
-    if x.small or count <= TOGETHER:
+    if b.is_small(x) or count <= TOGETHER:
         return b.elements(run(list(np.ndindex(*shape))), shape, dtype)
     out = b.allocate(shape, dtype, x.varying)
     each(b, shape, lambda *kept: out.put(kept, run([kept])[0]))
     return b.unrolled(out)
 
 
-def unrolled_steps(x: Array, results: int) -> int:
+def unrolled_steps(b: Emitter, x: Array, results: int) -> int:
     """Elements that one trip reads for each of some results. It tells the order of a sum: so no lanes in here."""
-    if x.small:
+    if b.is_small(x):
         return UNROLL
     return max(1, _BLOCK // results) if is_cheap(x) else 1
 
@@ -116,7 +116,7 @@ def reduced(b: Emitter, x: Array, axes: Sequence[int], monoid: Monoid) -> Array:
     def run(positions: Sequence[Position]) -> list[ir.Value]:
         if not positions:
             return []
-        unroll = unrolled_steps(x, len(positions))
+        unroll = unrolled_steps(b, x, len(positions))
         chains = max(1, _CHAINS // len(positions)) if count >= 4 * _CHAINS and unroll > 1 else 1
         start = None if count <= unroll else kept_wide(b, x, b.constant(monoid.identity(dtype), dtype))
 

@@ -13,7 +13,7 @@ from llvmlite import ir
 
 from lanax._llvm import types as t
 from lanax._llvm.memory import Index
-from lanax._lowering.arrays import UNROLL, Array, Buffer, Elements, Lazy, Memory, is_cheap
+from lanax._lowering.arrays import Array, Buffer, Elements, Lazy, Memory, is_cheap
 from lanax._lowering.emitter import Emitter
 
 #: An unrolled array of up to this many elements is read at varying indices by selects; a larger one, where it is read
@@ -120,7 +120,7 @@ def read_windows(b: Emitter, x: Array, windows: Windows, shape: Sequence[int],
     `split` gives the group and the offset of an index. Windows out of bounds read `fill`, where it is given.
     """
     size = math.prod(shape)
-    few = size <= UNROLL or windows.count == 1
+    few = size <= b.unroll or windows.count == 1
     if not few:
         windows = windows.with_coordinates(lambda c: readable(b, c, windows.size))
     starts = {group: windows.start(b, group) for group in np.ndindex(*windows.groups)} if few else {}

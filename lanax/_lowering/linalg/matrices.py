@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lanax._llvm.memory import Index
-from lanax._lowering.arrays import UNROLL, Array, is_cheap
+from lanax._lowering.arrays import Array, is_cheap
 from lanax._lowering.context import Context
 from lanax._lowering.emitter import Emitter
 from lanax._lowering.fold import each
@@ -77,7 +77,7 @@ def each_matrix(b: Emitter, rank: int, operands: Sequence[Array], results: Seque
 
     if all(0 in shape for shape, _ in results):
         return [b.full(shape, 0, dtype) for shape, dtype in results]
-    if math.prod(batch) == 1 and all(math.prod(shape) <= UNROLL for shape, _ in results):
+    if math.prod(batch) == 1 and all(math.prod(shape) <= b.unroll for shape, _ in results):
         found = computed(operands, *[0] * axes)
         return [b.elements(values, *result) for values, result in zip(found, results, strict=True)]
     varying = any(x.varying for x in operands)
@@ -90,7 +90,7 @@ def each_matrix(b: Emitter, rank: int, operands: Sequence[Array], results: Seque
                 memory.put((*index, *i), value)
 
     each(b, batch, matrix)
-    return [b.unrolled(x) if x.small else x for x in out]
+    return [b.unrolled(x) if b.is_small(x) else x for x in out]
 
 
 def each_in_memory(b: Emitter, rank: int, operands: Sequence[Array], results: Sequence[Result],
@@ -106,4 +106,4 @@ def each_in_memory(b: Emitter, rank: int, operands: Sequence[Array], results: Se
         fn(*(window(b, x, *at, *[0] * (len(x.shape) - axes), shape=x.shape[axes:]) for x in memories))
 
     each(b, operands[0].shape[:axes], matrix)
-    return [b.unrolled(x) if x.small else x for x in out]
+    return [b.unrolled(x) if b.is_small(x) else x for x in out]

@@ -11,7 +11,7 @@ from llvmlite import ir
 
 from lanax._jax import scan_counts, words_type
 from lanax._llvm import types as t
-from lanax._lowering.arrays import UNROLL, Array, Memory
+from lanax._lowering.arrays import Array, Memory
 from lanax._lowering.carry import outside
 from lanax._lowering.context import Context
 from lanax._lowering.registry import RULES, register
@@ -58,8 +58,8 @@ def _homes(ctx: Context, args: Sequence[Array], operands: Sequence[Array], varyi
             continue
         x = args[position]
         others = [*operands[:position], *operands[position + 1:]]
-        if (isinstance(x, Memory) and not x.small and x.varying == varies and ctx.may_overwrite(position + 1, x)
-                and not any(x.buffer in o.reads for o in others)):
+        if (isinstance(x, Memory) and not ctx.b.is_small(x) and x.varying == varies
+                and ctx.may_overwrite(position + 1, x) and not any(x.buffer in o.reads for o in others)):
             out[k] = position, x
     return out
 
@@ -103,7 +103,7 @@ class _Results:
         self.memory: list[Memory | None] = []
         for i, ((shape, dtype), v) in enumerate(zip(self.shapes, varying, strict=True)):
             size = math.prod(shape)
-            self.memory.append(None if size <= UNROLL else homes.get(i) or self.b.allocate(shape, dtype, v))
+            self.memory.append(None if size <= self.b.unroll else homes.get(i) or self.b.allocate(shape, dtype, v))
 
     def take(self, new: Sequence[Array], mask: ir.Value | None, old: Sequence[ir.Value] | None) -> list[ir.Value]:
         """The lane values after one side has run for the lanes of `mask`."""

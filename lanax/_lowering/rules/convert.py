@@ -41,8 +41,8 @@ def _bitcast_convert_type_rule(ctx: Context, x: Array, *, new_dtype: Any, **_: A
     if old_bits == new_bits:
         return b.map(lambda v: cooked(raw(v)), want.dtype, x)
     if old_bits > new_bits:
-        source = x if x.small else b.stored(x)
-        source = b.indexable(source) if np.prod(shape) > 64 else source
+        source = x if b.is_small(x) else b.stored(x)
+        source = b.indexable(source) if np.prod(shape) > b.unroll else source
 
         def part(*index: Any) -> ir.Value:
             *i, k = index

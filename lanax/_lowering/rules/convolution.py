@@ -62,7 +62,7 @@ def _conv_general_dilated_rule(ctx: Context, x: Array, kernel: Array, *, window_
 
     zero, hole = b.constant(0, x.dtype), None
     dilated = any(step > 1 for step in lhs_dilation)
-    small = x.small and kernel.small and is_unrolled(aval.shape, (inner, *offsets)) and (
+    small = b.is_small(x) and b.is_small(kernel) and is_unrolled(b, aval.shape, (inner, *offsets)) and (
         dilated or b.may_unroll(math.prod((*aval.shape, inner, *offsets))))
     if small:
         hole = zero if dilated else None

@@ -100,7 +100,7 @@ def _scan_rule(ctx: Context, *args: Array, length: int, reverse: bool, **params:
             values = step(i, values)
     else:
         values = b.count(length, carry.initial, step)
-    return [*carry.arrays(values), *(b.unrolled(y) if y.small else y for y in ys)]
+    return [*carry.arrays(values), *(b.unrolled(y) if b.is_small(y) else y for y in ys)]
 
 
 #: A scan of at most this many equations in all its trips is emitted without a loop.

@@ -41,7 +41,7 @@ def _threefry2x32_rule(ctx: Context, *operands: Array, **_: Any) -> list[Array]:
     def words(*index: Any) -> tuple[ir.Value, ir.Value]:
         return threefry(b, *(x.at(*within(x, index, shape)) for x in operands))
 
-    if all(x.small for x in operands) and np.prod(shape) <= 64:
+    if all(b.is_small(x) for x in operands) and np.prod(shape) <= 64:
         pairs = [words(*i) for i in np.ndindex(*shape)]
         return [b.elements([p[k] for p in pairs], shape, _UINT32) for k in range(2)]
     varying = any(x.varying for x in operands)

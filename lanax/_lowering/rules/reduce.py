@@ -89,7 +89,7 @@ def _extreme_position_rule(op: str, identity: Callable[[np.dtype], Any]) -> Call
 
             if not positions:
                 return []
-            start, unroll = [None, None], unrolled_steps(x, len(positions))
+            start, unroll = [None, None], unrolled_steps(b, x, len(positions))
             if x.shape[axis] > unroll:
                 start = [kept_wide(b, x, b.constant(identity(dtype), dtype)), kept_wide(b, x, b.const(kind, 0))]
             return fold(b, [x.shape[axis]], start * len(positions), visit, unroll)[1::2]
@@ -125,7 +125,7 @@ def _cumulative_rule(monoid: Monoid) -> Callable[..., Array]:
         b, dtype = ctx.b, x.dtype
         others = (*x.shape[:axis], *x.shape[axis + 1:])
         box: dict[Position, ir.Value] = {}
-        out = None if x.small else b.allocate(x.shape, dtype, x.varying)
+        out = None if b.is_small(x) else b.allocate(x.shape, dtype, x.varying)
 
         def put(index: Position, value: ir.Value) -> None:
             value = round_to(b, value, dtype)
@@ -149,7 +149,7 @@ def _cumulative_rule(monoid: Monoid) -> Callable[..., Array]:
                 return values
 
             start = None if out is None else kept_wide(b, x, b.constant(monoid.identity(dtype), dtype))
-            fold(b, [x.shape[axis]], [start] * len(positions), visit, unrolled_steps(x, len(positions)))
+            fold(b, [x.shape[axis]], [start] * len(positions), visit, unrolled_steps(b, x, len(positions)))
 
         if out is None or math.prod(others) <= TOGETHER:
             run(list(np.ndindex(*others)))

@@ -17,7 +17,7 @@ from lanax._llvm import types as t
 from lanax._llvm.memory import Index
 from lanax._lowering.arrays import Array, Memory
 from lanax._lowering.context import Context
-from lanax._lowering.emitter import LOOP_UNROLL, Emitter
+from lanax._lowering.emitter import Emitter
 from lanax._lowering.jaxpr import lower_jaxpr
 from lanax._lowering.lanewise.rounding import round_to
 from lanax._lowering.registry import COMPOSITIONS, RULES, Supports, register
@@ -56,7 +56,7 @@ class Update:
 def _updated(ctx: Context, x: Array, update: Update) -> Array:
     """The array `x` after an update."""
     windows = update.windows
-    if x.small and not ctx.may_overwrite(0, x) and windows.count * windows.size <= _SELECTS:
+    if ctx.b.is_small(x) and not ctx.may_overwrite(0, x) and windows.count * windows.size <= _SELECTS:
         positions = [windows.positions(ctx.b, group) for group in np.ndindex(*windows.groups)]
         if windows.size * sum(math.prod(len(dim) for dim in dims) for dims in positions) <= _SELECTS:
             return _update_elements(ctx.b, x, update, positions)
@@ -96,15 +96,15 @@ def _update_memory(ctx: Context, x: Array, update: Update) -> Array:
     out.born = ctx.mask
     b.copy(x, out)
     _write(b, out, update, None)
-    return b.unrolled(out) if out.small else out
+    return b.unrolled(out) if b.is_small(out) else out
 
 
 def _write(b: Emitter, out: Memory, update: Update, mask: ir.Value | None) -> None:
     """Update memory, one window after the other; only in the active lanes where a mask is given."""
     windows, values = update.windows, update.values
-    if windows.count > LOOP_UNROLL:
+    if windows.count > b.loop_unroll:
         windows = windows.with_coordinates(lambda c: readable(b, c, 1))
-    if max(windows.count, windows.size) > LOOP_UNROLL:
+    if max(windows.count, windows.size) > b.loop_unroll:
         values = readable(b, values, 1)
 
     def window(*group: Index) -> None:

@@ -12,7 +12,7 @@ from llvmlite import ir
 
 from lanax._llvm import types as t
 from lanax._llvm.memory import Index
-from lanax._lowering.arrays import UNROLL, Array, Memory
+from lanax._lowering.arrays import Array, Memory
 from lanax._lowering.context import Context
 from lanax._lowering.emitter import Emitter
 from lanax._lowering.lanewise.rounding import round_to
@@ -167,7 +167,7 @@ def assembled(b: Emitter, shape: Sequence[int], dtype: np.dtype, parts: Sequence
 
     Written to memory where it is large: to find an element's part at run time would cost more.
     """
-    if math.prod(shape) <= UNROLL:
+    if math.prod(shape) <= b.unroll:
         box = {where(*index): x.at(*index) for x, where in parts for index in np.ndindex(*x.shape)}
         return b.elements([box[index] for index in np.ndindex(*shape)], shape, dtype)
     out = b.allocate(shape, dtype, any(x.varying for x, _ in parts))
@@ -178,7 +178,7 @@ def assembled(b: Emitter, shape: Sequence[int], dtype: np.dtype, parts: Sequence
 
 def _write(b: Emitter, x: Array, out: Memory, where: Where) -> None:
     """Every element of `x` to where it goes in `out`."""
-    if x.small:
+    if b.is_small(x):
         for index in np.ndindex(*x.shape):
             out.put(where(*index), x.at(*index))
     else:

@@ -235,7 +235,7 @@ def _sort_rule(ctx: Context, *xs: Array, dimension: int, is_stable: bool, num_ke
     if size <= UNROLL and n <= _IN_REGISTERS and exchanges <= _EXCHANGES:
         return _sort_elements(b, xs, dimension, keys)
     out = _sort_in_memory(b, xs, dimension, keys, is_stable or num_keys < len(xs))
-    return [b.unrolled(x) if x.small else x for x in out]
+    return [b.unrolled(x) if b.is_small(x) else x for x in out]
 
 
 def _why_no_top_k(avals_in: tuple[Any, ...], avals_out: tuple[Any, ...], params: Mapping[str, Any]) -> str | None:
@@ -280,7 +280,7 @@ def _select_largest(b: Emitter, keys: Array, axis: int, shape: tuple[int, ...], 
     """Without sorting everything: `k` rows are kept in registers."""
     n, k = keys.shape[axis], shape[axis]
     out = [b.allocate(shape, d, keys.varying) for d in (dtype, _INDEX)]
-    unroll = keys.small and keys.size * k <= _EXCHANGES
+    unroll = b.is_small(keys) and keys.size * k <= _EXCHANGES
     source = keys if unroll else readable(b, keys, 1)
 
     def column(*rest: Index) -> None:
@@ -296,7 +296,7 @@ def _select_largest(b: Emitter, keys: Array, axis: int, shape: tuple[int, ...], 
             out[1].put(at(j), i)
 
     b.for_each((*shape[:axis], *shape[axis + 1:]), column)
-    return [b.unrolled(x) if x.small else x for x in out]
+    return [b.unrolled(x) if b.is_small(x) else x for x in out]
 
 
 def _first_rows(order: Order, n: int, k: int, load: Callable[[Index], Row], unroll: bool) -> list[Row]:

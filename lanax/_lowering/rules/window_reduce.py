@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 
 from lanax._jax import eval_jaxpr, open_and_consts
-from lanax._lowering.arrays import UNROLL, Array, Lazy
+from lanax._lowering.arrays import Array, Lazy
 from lanax._lowering.context import Context
 from lanax._lowering.lanewise.rounding import round_to
 from lanax._lowering.padded import Padded
@@ -43,7 +43,7 @@ def _window_rule(monoid: Monoid) -> Callable[..., Array]:
             return tuple(b.iadd(b.imul(i, stride), b.imul(k, step)) for i, k, stride, step in zip(
                 index[:rank], index[rank:], window_strides, window_dilation, strict=True))
 
-        if x.small and math.prod(shape) <= UNROLL and math.prod((*shape, *window)) <= _UNROLLED:
+        if b.is_small(x) and math.prod(shape) <= b.unroll and math.prod((*shape, *window)) <= _UNROLLED:
             def one(index: tuple[int, ...]) -> Any:
                 places = (spread.source(place((*index, *k))) for k in np.ndindex(*window))
                 values = [x.at(*where) for where in places if where is not None]
