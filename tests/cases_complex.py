@@ -220,6 +220,7 @@ def _linear_algebra() -> list[Case]:
                  atol=1e-10),
             Case("eigh", "complex", lambda a: jnp.linalg.eigvalsh(a), small, rtol=1e-9, atol=1e-9),
             Case("eigh", "vectors-complex", _spectral, (disc((4, 4), C128),), rtol=1e-9, atol=1e-9),
+            Case("eigh", "vectors-7-complex", _spectral, (disc((7, 7), C128),), rtol=1e-8, atol=1e-8),
             Case("qr", "complex", jnp.linalg.qr, small, rtol=1e-8, atol=1e-9),
             Case("qr", "full-complex", lambda a: jnp.linalg.qr(a, mode="complete"), (disc((4, 2), C128),),
                  rtol=1e-8, atol=1e-9),

@@ -69,10 +69,10 @@ COMPLEX = """
 ## Complex numbers
 
 A complex value is two real ones in a kernel. These primitives take complex values, beside loops and branches, and
-become real ones of the table above. Matrices have at most 16 rows and columns for QR and the Schur form, 12 for
-singular values, 10 for LU, Cholesky's factor and triangular systems, and 6 for `eigh`: with more, XLA was measured to
-be as fast. `schur` and `eig` give eigenvalues in the order in which they are found, mostly that of LAPACK; vectors may
-have another phase than LAPACK's.
+become real ones of the table above. Matrices have at most 32 rows and columns for `eigh`, 16 for QR, singular values
+and the Schur form, and 10 for LU, Cholesky's factor and triangular systems: with more, XLA was measured to be as fast.
+Tridiagonal systems have any number of equations, and are not perturbed. `schur` and `eig` give eigenvalues in the order
+in which they are found, mostly that of LAPACK; vectors may have another phase than LAPACK's.
 
 """
 

@@ -1,21 +1,19 @@
-"""Eigenvalues and eigenvectors of small Hermitian matrices, by Jacobi's rotations."""
+"""Eigenvalues and eigenvectors of small Hermitian matrices, by those of a real tridiagonal matrix."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from lanax._complex import scaling
-from lanax._complex.matrices import of_stacks
+from lanax._complex.matrices import each, of_stacks, scaled
 from lanax._complex.registry import Complex, register_complex
+from lanax._complex.schur import hessenberg
 
 #: Larger matrices are left to XLA.
-_MOST = 6
-#: Times that each pair of rows is turned, at most; convergence is quadratic, and takes 4 to 7.
-SWEEPS = 15
+_MOST = 32
 
 
 @register_complex("eigh")
@@ -29,16 +27,21 @@ def _eigh(a: Complex, *, lower: bool, subset_by_index: Any = None, **_: Any) -> 
     a = _hermitian(a, lower)
     largest = jnp.max(jnp.concatenate([lax.abs(a.re).ravel(), lax.abs(a.im).ravel()]))
     e = scaling.exponent(largest)
-    down = scaling.inverse(e, a.re.dtype)
-    a, v = _diagonal(Complex(*(jnp.pad(part * down, (0, n % 2)) for part in a)))
-    values = jnp.diagonal(a.re)
-    if n % 2:  # the column that was added comes last
-        values = jnp.where(v.re[n] != 0, jnp.inf, values)
-    order = jnp.argsort(values)[:n]
-    values = values[order] * scaling.power(e, values.dtype)
-    v = _turned(Complex(*(part[:n, order] for part in v)), 0 if lower else n - 1)
     finite = largest < jnp.inf
-    return [Complex(*(jnp.where(finite, part, jnp.nan) for part in v)), jnp.where(finite, values, jnp.nan)]
+    down = scaling.inverse(e, a.re.dtype)
+    values, v = _of_finite(scaled(a, down))
+    values = values * scaling.power(e, values.dtype)
+    v = _turned(v, 0 if lower else n - 1)
+    return [each(lambda part: jnp.where(finite, part, jnp.nan), v), jnp.where(finite, values, jnp.nan)]
+
+
+def _of_finite(a: Complex) -> tuple[Any, Complex]:
+    """Of a matrix of numbers about one, which reflections make tridiagonal and real."""
+    h, q, *_ = hessenberg(a)
+    beside = jnp.diagonal(h.re, -1)
+    t = jnp.diag(jnp.diagonal(h.re)) + jnp.diag(beside, -1) + jnp.diag(beside, 1)
+    v, values = lax.linalg.eigh(t, symmetrize_input=False)
+    return values, each(lambda part: part @ v, q)
 
 
 def _hermitian(a: Complex, lower: bool) -> Complex:
@@ -57,64 +60,3 @@ def _turned(v: Complex, row: int) -> Complex:
     c, s = jnp.where(there, x / size, 1), jnp.where(there, y / size, 0)
     at_row = (jnp.arange(v.re.shape[0]) == row)[:, None]
     return Complex(v.re * c + v.im * s, jnp.where(at_row, 0, v.im * c - v.re * s))
-
-
-def tournament(n: int) -> np.ndarray:
-    """Who comes to which place after a round in which each of the first half has met one of the second: in n - 1 rounds
-    every one has met every other."""
-    half = n // 2
-    return np.array([0, half, *range(1, half - 1), *range(half + 1, n), half - 1] if half > 1 else [0, 1])
-
-
-def _diagonal(a: Complex) -> tuple[Complex, Complex]:
-    """A nearly diagonal V^H A V, and V, for an even number of rows: each of the first half is turned with one of the
-    second, and then they change places."""
-    n = a.re.shape[-1]
-    half = n // 2
-    places = tournament(n)
-    eye = jnp.eye(n, dtype=a.re.dtype)
-    tolerance = float(jnp.finfo(a.re.dtype).eps / 4) ** 2
-    diagonal = jnp.eye(n, dtype=bool)
-
-    def unfinished(state: Any) -> Any:
-        round_, a, _ = state
-        sizes = a.re * a.re + a.im * a.im
-        aside = jnp.sum(jnp.where(diagonal, 0, sizes))
-        return (round_ < SWEEPS * (n - 1)) & (aside > tolerance * jnp.sum(sizes))
-
-    def turn(state: Any) -> Any:
-        round_, a, v = state
-        p, q = np.arange(half), np.arange(half) + half
-        c, s = rotations(a.re[p, p], a.re[q, q], Complex(a.re[p, q], a.im[p, q]))
-        a = _transposed(columns_turned(_transposed(columns_turned(a, c, s, half)), c, Complex(s.re, -s.im), half))
-        v = columns_turned(v, c, s, half)
-        return round_ + 1, Complex(*(part[places][:, places] for part in a)), Complex(*(part[:, places] for part in v))
-
-    _, a, v = lax.while_loop(unfinished, turn, (0, a, Complex(eye, jnp.zeros_like(eye))))
-    return a, v
-
-
-def rotations(pp: Any, qq: Any, pq: Complex) -> tuple[Any, Complex]:
-    """For pairs of rows p, q the cosine, and the sine times the phase of a[p, q], that make a[p, q] zero."""
-    x, y = pq
-    size = lax.sqrt(x * x + y * y)
-    there = size > 0
-    size = jnp.where(there, size, 1)
-    slope = (qq - pp) / (2 * size)
-    one = slope.dtype.type(1)
-    t = jnp.where(slope < 0, -one, one) / (lax.abs(slope) + lax.sqrt(slope * slope + 1))
-    c = jnp.where(there, lax.rsqrt(t * t + 1), 1)
-    s = jnp.where(there, t * c / size, 0)
-    return c, Complex(s * x, s * y)
-
-
-def columns_turned(x: Complex, c: Any, s: Complex, half: int) -> Complex:
-    """Column p becomes c p - conj(s) q, and column q becomes s p + c q."""
-    p, q = Complex(*(part[:, :half] for part in x)), Complex(*(part[:, half:] for part in x))
-    return Complex(
-        jnp.concatenate([c * p.re - s.re * q.re - s.im * q.im, c * q.re + s.re * p.re - s.im * p.im], 1),
-        jnp.concatenate([c * p.im - s.re * q.im + s.im * q.re, c * q.im + s.re * p.im + s.im * p.re], 1))
-
-
-def _transposed(x: Complex) -> Complex:
-    return Complex(x.re.T, x.im.T)

@@ -120,6 +120,11 @@ def product(x: Complex, y: Complex) -> Complex:
     return Complex(x.re @ y.re - x.im @ y.im, x.re @ y.im + x.im @ y.re)
 
 
+def to_the_right(a: Complex, v: Complex, t: Complex) -> Complex:
+    """a (1 - t v v^H)."""
+    return less_outer(a, multiply(t, product(a, v)), conjugate(v))
+
+
 def repeat(first: int, last: int, body: Callable[[Any, Any], Any], state: Any) -> Any:
     """`state = body(i, state)` for i from `first` up to `last` - 1 or down to `last` + 1: a loop that stays one."""
     step = 1 if first < last else -1

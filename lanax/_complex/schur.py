@@ -28,6 +28,7 @@ from lanax._complex.matrices import (
     scaled,
     size_of,
     square,
+    to_the_right,
     where,
 )
 from lanax._complex.registry import Complex, register_complex
@@ -55,12 +56,7 @@ def _root(x: Complex) -> Complex:
 
 
 # -- Hessenberg form -------------------------------------------------------------------------------------------------
-def _to_the_right(a: Complex, v: Complex, t: Complex) -> Complex:
-    """a (1 - t v v^H)."""
-    return less_outer(a, multiply(t, product(a, v)), conjugate(v))
-
-
-def _hessenberg(a: Complex) -> tuple[Complex, Complex, Complex, Complex]:
+def hessenberg(a: Complex) -> tuple[Complex, Complex, Complex, Complex]:
     """H of A = Q H Q^H, its elements below the diagonal real; Q; the reflectors whose product Q is, as columns; and
     their factors."""
     n = a.re.shape[0]
@@ -71,12 +67,12 @@ def _hessenberg(a: Complex) -> tuple[Complex, Complex, Complex, Complex]:
         h, q, vs, ts = state
         v, beta, t = reflector_at(column_of(h, k), k + 1)
         left = Complex(v.re @ h.re + v.im @ h.im, v.re @ h.im - v.im @ h.re)
-        h = _to_the_right(less_outer(h, v, multiply(conjugate(t), left)), v, t)
+        h = to_the_right(less_outer(h, v, multiply(conjugate(t), left)), v, t)
         rest = (place[None] == k) & (place[:, None] > k)
         h = where(rest, Complex(jnp.where(place[:, None] == k + 1, beta, 0), 0), h)
         vs = each(lambda part, new: lax.dynamic_update_index_in_dim(part, new, k, 1), vs, v)
         ts = each(lambda part, new: lax.dynamic_update_index_in_dim(part, new, k, 0), ts, t)
-        return h, _to_the_right(q, v, t), vs, ts
+        return h, to_the_right(q, v, t), vs, ts
 
     nothing = Complex(0 * eye, 0 * eye)
     state = a, Complex(eye, 0 * eye), nothing, each(lambda part: part[0], nothing)
@@ -90,7 +86,7 @@ def _packed(a: Complex, **_: Any) -> list[Complex]:
     n = _check(a)
     if n == 1:
         return [a, each(lambda part: part[0, :0], a)]
-    h, _q, vectors, factors = _hessenberg(a)
+    h, _q, vectors, factors = hessenberg(a)
     below = np.tri(n, k=-2, dtype=bool)
     return [where(below, vectors, h), each(lambda part: part[: n - 1], factors)]
 
@@ -112,7 +108,7 @@ def _tridiagonal(a: Complex, *, lower: bool, **_: Any) -> list[Any]:
         return [Complex(a.re, 0 * a.re), a.re[0], empty, Complex(empty, empty)]
     strict = where(below, a, 0)
     full = plus(where(diagonal, Complex(a.re, 0), strict), each(jnp.transpose, conjugate(strict)))
-    h, _q, vectors, factors = _hessenberg(full)
+    h, _q, vectors, factors = hessenberg(full)
     d, e = jnp.diagonal(h.re), jnp.diagonal(h.re, -1)
     out = where(np.tri(n, k=-2, dtype=bool), vectors, where(np.tri(n, dtype=bool), Complex(h.re, 0 * h.re), a))
     return [each(turned, out), turned(d), turned(e), each(lambda part: turned(part[: n - 1]), factors)]
@@ -219,7 +215,7 @@ def schur_form(a: Complex) -> tuple[Complex, Complex]:
         return each(lambda part: jnp.where(finite, part, jnp.nan), a), Complex(one, 0 * one)
     e = scaling.exponent(largest)
     down = scaling.inverse(e, a.re.dtype)
-    h, q, *_ = _hessenberg(each(lambda part: jnp.where(finite, part * down, 0), a))
+    h, q, *_ = hessenberg(each(lambda part: jnp.where(finite, part * down, 0), a))
     state = lax.while_loop(lambda s: (s.last > 0) & (s.sweep < _SWEEPS * n), _swept, _split_off(h, 0, q))
     fine = finite & (state.last == 0)
     up = scaling.power(e, a.re.dtype)

@@ -1,4 +1,4 @@
-"""Singular values and vectors of small complex matrices, by Jacobi's rotations of their columns (Hestenes)."""
+"""Singular values and vectors of small complex matrices, by those of a real bidiagonal matrix."""
 
 from __future__ import annotations
 
@@ -8,13 +8,22 @@ import jax.numpy as jnp
 from jax import lax
 
 from lanax._complex import scaling
-from lanax._complex.eigen import SWEEPS, columns_turned, rotations, tournament
-from lanax._complex.linalg import orthonormal
-from lanax._complex.matrices import conjugate, each, of_stacks, scaled, square, where
+from lanax._complex.matrices import (
+    column_of,
+    conjugate,
+    each,
+    joined,
+    of_stacks,
+    reflected,
+    reflector_at,
+    repeat,
+    row_of,
+    to_the_right,
+)
 from lanax._complex.registry import Complex, register_complex
 
 #: Larger matrices are left to XLA.
-_MOST = 12
+_MOST = 16
 
 
 @register_complex("svd")
@@ -44,46 +53,37 @@ def _of_tall(a: Complex, full: bool, vectors: bool) -> tuple[Any, Complex, Compl
     finite = largest < jnp.inf
     e = scaling.exponent(largest)
     down = scaling.inverse(e, a.re.dtype)
-    x, v = _orthogonal(each(lambda part: jnp.pad(jnp.where(finite, part * down, 0), ((0, 0), (0, n % 2))), a))
-    values = lax.sqrt(jnp.sum(square(x), axis=0))
-    if n % 2:  # the column that was added comes last
-        values = jnp.where(v.re[n] != 0, -1, values)
-    order = jnp.argsort(-values)[:n]
+    h, q, p = _bidiagonal(each(lambda part: jnp.where(finite, part * down, 0), a))
+    beside = jnp.diagonal(h.re, 1)[: n - 1]
+    b = jnp.diag(jnp.diagonal(h.re)) + jnp.diag(beside, 1)
 
     def unless_bad(part: Any) -> Any:
         return jnp.where(finite, part, jnp.nan)
 
-    values = unless_bad(values[order] * scaling.power(e, values.dtype))
+    up = scaling.power(e, a.re.dtype)
     if not vectors:
-        return values, x, v
-    # R of X = QR is diagonal, and has the singular values up to signs.
-    q, r = orthonormal(each(lambda part: part[:, order], x), m if full else n)
-    signs = jnp.where(jnp.diagonal(r.re) < 0, -1, 1).astype(values.dtype)
-    signs = jnp.pad(signs, (0, q.re.shape[1] - n), constant_values=1)
-    return values, each(unless_bad, scaled(q, signs)), each(lambda part: unless_bad(part[:n, order]), v)
+        return unless_bad(lax.linalg.svd(b, compute_uv=False) * up), q, p
+    u, values, vt = lax.linalg.svd(b)
+    left = each(lambda part: part[:, :n] @ u, q)
+    if full and m > n:
+        left = joined([left, each(lambda part: part[:, n:], q)], 1)
+    return unless_bad(values * up), each(unless_bad, left), each(lambda part: unless_bad(part @ vt.T), p)
 
 
-def _orthogonal(a: Complex) -> tuple[Complex, Complex]:
-    """A V with orthogonal columns, and V, for an even number of columns: pairs are turned until none is left that is
-    not orthogonal, in the rounds of a tournament."""
-    n = a.re.shape[1]
-    half, places = n // 2, tournament(n)
-    eye = jnp.eye(n, dtype=a.re.dtype)
-    tolerance = float(jnp.finfo(a.re.dtype).eps) ** 2
+def _bidiagonal(a: Complex) -> tuple[Complex, Complex, Complex]:
+    """H of A = Q H P^H, real on the diagonal and right of it, where all else counts as zero; Q and P."""
+    m, n = a.re.shape
+    q, p = (Complex(eye, jnp.zeros_like(eye)) for eye in (jnp.eye(k, dtype=a.re.dtype) for k in (m, n)))
 
-    def unfinished(state: Any) -> Any:
-        round_, quiet, *_ = state
-        return (round_ < SWEEPS * (n - 1)) & (quiet < n - 1)
+    def clear_column(k: Any, h: Complex, q: Complex) -> tuple[Complex, Complex]:
+        v, _, t = reflector_at(column_of(h, k), k)
+        return reflected(h, v, conjugate(t)), to_the_right(q, v, t)
 
-    def turn(state: Any) -> Any:
-        round_, quiet, a, v = state
-        p, q = each(lambda part: part[:, :half], a), each(lambda part: part[:, half:], a)
-        pp, qq = jnp.sum(square(p), axis=0), jnp.sum(square(q), axis=0)
-        pq = Complex(jnp.sum(p.re * q.re + p.im * q.im, axis=0), jnp.sum(p.re * q.im - p.im * q.re, axis=0))
-        turned = square(pq) > tolerance * pp * qq
-        c, s = rotations(pp, qq, where(turned, pq, 0))
-        a, v = (each(lambda part: part[:, places], columns_turned(x, c, s, half)) for x in (a, v))
-        return round_ + 1, jnp.where(jnp.any(turned), 0, quiet + 1), a, v
+    def step(k: Any, state: tuple[Complex, Complex, Complex]) -> tuple[Complex, Complex, Complex]:
+        h, q, p = state
+        h, q = clear_column(k, h, q)
+        v, _, t = reflector_at(conjugate(row_of(h, k)), k + 1)
+        return to_the_right(h, v, t), q, to_the_right(p, v, t)
 
-    _, _, a, v = lax.while_loop(unfinished, turn, (0, 0, a, Complex(eye, jnp.zeros_like(eye))))
-    return a, v
+    h, q, p = repeat(0, n - 1, step, (a, q, p))
+    return *clear_column(n - 1, h, q), p

@@ -64,9 +64,8 @@ def _larger_than(most: int) -> str:
 #: The same of complex operands, by primitive.
 COMPLEX_REASONS: Mapping[str, str] = {
     **dict.fromkeys(("cholesky", "lu", "triangular_solve"), _larger_than(10)),
-    **dict.fromkeys(("geqp3", "geqrf", "hessenberg", "householder_product", "ormqr", "qr", "schur", "tridiagonal"),
-                    _larger_than(16)),
-    "eigh": _larger_than(6),
-    "svd": _larger_than(12),
-    "tridiagonal_solve": "tridiagonal systems that are perturbed are left to XLA",
+    **dict.fromkeys(("geqp3", "geqrf", "hessenberg", "householder_product", "ormqr", "qr", "schur", "svd",
+                     "tridiagonal"), _larger_than(16)),
+    "eigh": _larger_than(32),
+    "tridiagonal_solve": "complex tridiagonal systems that are perturbed are left to XLA",
 }

@@ -387,11 +387,48 @@ def residual(a: np.ndarray, x: np.ndarray) -> np.ndarray:
     return np.abs(t @ x - a[:, :, :2]).max((1, 2)) / (np.abs(t).max((1, 2)) * np.abs(x).max((1, 2)))
 
 
+def largest(x: np.ndarray) -> np.ndarray:
+    return np.abs(x).max((1, 2))
+
+
+def rebuilt(of: Callable[..., tuple[np.ndarray, ...]]) -> Callable[..., np.ndarray]:
+    """The error of the product of the factors; `of` gives it, and what is to be unitary."""
+
+    def error(a: np.ndarray, *factors: np.ndarray) -> np.ndarray:
+        product, *unitary = of(*factors)
+        return np.maximum.reduce([largest(product - a) / largest(a),
+                                  *(largest(_adjoint(q) @ q - np.eye(q.shape[-1])) for q in unitary)])
+
+    return error
+
+
+def system_error(a: np.ndarray, x: np.ndarray) -> np.ndarray:
+    b, x = a.sum(2, keepdims=True), x[..., None]
+    return largest(a @ x - b) / (largest(a) * largest(x) + largest(b))
+
+
+def eigen(a: Any) -> Any:
+    """Of a Hermitian matrix, and that."""
+    a = (a + a.conj().T) / 2
+    v, w = lax.linalg.eigh(a, symmetrize_input=False)
+    return a, v, w
+
+
+def eigen_error(_: np.ndarray, a: np.ndarray, v: np.ndarray, w: np.ndarray) -> np.ndarray:
+    return rebuilt(lambda v, w: (v * w[:, None] @ _adjoint(v), v))(a, v, w)
+
+
 @pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
 @pytest.mark.parametrize(("fun", "error"), [
+    (lambda a: jnp.linalg.solve(a, a.sum(1)), system_error),
+    (jnp.linalg.qr, rebuilt(lambda q, r: (q @ r, q))),
+    (eigen, eigen_error),
+    (jnp.linalg.svd, rebuilt(lambda u, s, vh: (u * s[:, None] @ vh, u, _adjoint(vh)))),
+    (lax.linalg.schur, rebuilt(lambda t, z: (z @ t @ _adjoint(z), z))),
     (lambda a: lax.linalg.qr(a, pivoting=True), pivoted_error), (reduced, reduced_error),
     (lambda a: lax.linalg.tridiagonal_solve(*beside_diagonal(a), a[:, :2]), residual),
-], ids=["pivoted QR", "tridiagonal form", "tridiagonal system"])
+], ids=["system", "QR", "eigenvalues", "singular values", "Schur form", "pivoted QR", "tridiagonal form",
+        "tridiagonal system"])
 def test_backward_errors(fun: Callable[..., Any], error: Callable[..., np.ndarray], dtype: Any) -> None:
     """At worst, and on average, twice that of LAPACK; NaN stays in its example."""
     a = hard_matrices(6).astype(dtype)
