@@ -118,9 +118,12 @@ from lanax._lowering.linalg.matrices import results_of as results_of
 from lanax._lowering.linalg.matrices import rows_of as rows_of
 from lanax._lowering.linalg.matrices import unrolls as unrolls
 from lanax._lowering.linalg.matrices import why_not_looped as why_not_looped
+from lanax._lowering.linalg.matrices import why_not_real as why_not_real
 from lanax._lowering.linalg.schur_looped import make_schur as make_schur
 from lanax._lowering.linalg.spectral_looped import singular_in_memory as singular_in_memory
 from lanax._lowering.linalg.spectral_looped import symmetric_eigen_in_memory as symmetric_eigen_in_memory
+from lanax._lowering.linalg.tridiagonal_looped import solve_perturbed_in_memory as solve_perturbed_in_memory
+from lanax._lowering.linalg.tridiagonal_looped import solve_tridiagonal_in_memory as solve_tridiagonal_in_memory
 from lanax._lowering.padded import Padded as Padded
 from lanax._lowering.product import LARGEST_PRODUCT as LARGEST_PRODUCT
 from lanax._lowering.product import is_unrolled as is_unrolled

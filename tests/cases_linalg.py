@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -234,6 +235,10 @@ def _systems() -> list[Case]:
         diagonals = of(n), of(n), of(n)
         rows.append(row("tridiagonal_solve", f"{n}", lax.linalg.tridiagonal_solve, *diagonals, of(n, 2)))
     rows.append(row("tridiagonal_solve", "many", lax.linalg.tridiagonal_solve, *[of(3, 4)] * 3, of(3, 4, 2), dtype=F32))
+    rows.append(row("tridiagonal_solve", "long", lax.linalg.tridiagonal_solve, *[of(40)] * 3, of(40, 5)))
+    perturbed = functools.partial(lax.linalg.tridiagonal_solve, perturb_singular=True)
+    rows += [row("tridiagonal_solve", f"perturbed {n}", perturbed, *[of(n)] * 3, of(n, 2)) for n in (1, 2, 9)]
+    rows.append(row("tridiagonal_solve", "singular", lambda b: perturbed(0 * b[0], 0 * b[0], 0 * b[0], b.T), of(3, 7)))
     return rows
 
 

@@ -270,6 +270,24 @@ def test_all_is_nan_where_a_matrix_is_not_finite(fun: Callable[..., Any], copies
         assert not np.isnan(x[::2]).any()
 
 
+@pytest.mark.parametrize("dtype", [F32, F64])
+@pytest.mark.parametrize("n", [2, 5, 24])
+def test_perturbed_systems_give_the_vectors_of_eigenvalues(n: int, dtype: Any) -> None:
+    """A singular matrix: the solution is long, and its direction is what the matrix takes to zero."""
+    rng = np.random.default_rng(n)
+    diagonal, beside = rng.normal(size=(19, n)), rng.normal(size=(19, n - 1))
+    whole = np.stack([np.diag(d) + np.diag(e, 1) + np.diag(e, -1) for d, e in zip(diagonal, beside, strict=True)])
+    values, vectors = np.linalg.eigh(whole)
+    shifted = (diagonal - values[:, :1]).astype(dtype)
+    low, high = (np.pad(beside, ((0, 0), side)).astype(dtype) for side in ((1, 0), (0, 1)))
+    (x,) = run_kernel(lambda *args: jax.lax.linalg.tridiagonal_solve(*args, perturb_singular=True),
+                      [low, shifted, high, np.ones((19, n, 1), dtype)])
+    x = x[..., 0] / np.linalg.norm(x[..., 0], axis=-1, keepdims=True)
+    residual = np.abs(np.einsum("bij,bj->bi", whole - values[:, :1, None] * np.eye(n), x)).max(-1)
+    assert (residual < 1000 * np.finfo(dtype).eps).all()
+    assert (np.abs(np.einsum("bi,bi->b", x, vectors[:, :, 0])) > 0.999).all()
+
+
 # -- programs --------------------------------------------------------------------------------------------------------
 def same_in_one_kernel(fun: Callable[..., Any], *args: Any, tolerance: float = 1e-9) -> None:
     with jax.enable_x64(True):

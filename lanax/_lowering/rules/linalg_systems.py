@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from lanax._llvm.memory import Index
 from lanax._lowering.arrays import Array, Memory
 from lanax._lowering.context import Context
@@ -24,8 +22,13 @@ from lanax._lowering.linalg.matrices import (
     rows_of,
     unrolls,
     why_not_looped,
+    why_not_real,
 )
+from lanax._lowering.linalg.tridiagonal_looped import solve_perturbed_in_memory, solve_tridiagonal_in_memory
 from lanax._lowering.registry import register
+
+#: Elements of right-hand sides up to which a tridiagonal system is unrolled.
+_UNROLLED_TRIDIAGONAL = 64
 
 
 # -- triangular ------------------------------------------------------------------------------------------------------
@@ -76,22 +79,24 @@ def _one_by_one(b: Emitter, a: Array, rhs: Array, left_side: bool, fn: Callable[
 # -- tridiagonal -----------------------------------------------------------------------------------------------------
 def _why_no_tridiagonal(avals_in: tuple[Any, ...], avals_out: tuple[Any, ...],
                         params: Mapping[str, Any]) -> str | None:
-    """Real systems whose right-hand sides have up to 128 elements; without perturbation of singular ones."""
-    rhs = avals_out[0]
-    m, n = rhs.shape[-2:]
-    if params.get("perturb_singular"):
-        return "tridiagonal systems that are perturbed are left to XLA"
-    if np.dtype(rhs.dtype) not in (np.float32, np.float64):
-        return f"systems of {rhs.dtype} are left to XLA"
-    if m * n > UNROLLED_ELEMENTS:
-        return f"right-hand sides of {m * n} elements: up to {UNROLLED_ELEMENTS} are in lanes"
-    return None
+    """Real systems of any number of equations."""
+    return why_not_real(*avals_out)
 
 
 @register("tridiagonal_solve", supports=_why_no_tridiagonal, cost=16.0)
 def _tridiagonal_solve_rule(ctx: Context, low: Array, diagonal: Array, high: Array, rhs: Array,
-                            **_: Any) -> list[Array]:
-    def fn(low: Flat, diagonal: Flat, high: Flat, y: Flat) -> list[Flat]:
-        return [flat(solve_tridiagonal(ctx.b, low, diagonal, high, rows_of(y, rhs.shape[-1])))]
+                            perturb_singular: bool = False, **_: Any) -> list[Array]:
+    b, (rows, columns) = ctx.b, rhs.shape[-2:]
 
-    return each_matrix(ctx.b, 1, [low, diagonal, high, rhs], results_of(ctx), fn)
+    def unrolled(low: Flat, diagonal: Flat, high: Flat, y: Flat) -> list[Flat]:
+        return [flat(solve_tridiagonal(b, low, diagonal, high, rows_of(y, columns)))]
+
+    def looped(low: Memory, diagonal: Memory, high: Memory, rhs: Memory, out: Memory) -> None:
+        b.copy(rhs, out)
+        solve = solve_perturbed_in_memory if perturb_singular else solve_tridiagonal_in_memory
+        solve(b, low, diagonal, high, out)
+
+    operands = [low, diagonal, high, rhs]
+    if rows * columns <= _UNROLLED_TRIDIAGONAL and not perturb_singular:
+        return each_matrix(b, 1, operands, results_of(ctx), unrolled)
+    return each_in_memory(b, 1, operands, results_of(ctx), looped)
