@@ -14,6 +14,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.status import Status
 
 from lanax._commands.console import console
+from lanax._suite.heap import one_heap
 from lanax._suite.program import Program
 from lanax._suite.programs import find
 from lanax._suite.report import CLOSE, as_json, plan_checks_as_json, plan_table, seconds, table, times
@@ -50,6 +51,7 @@ def run(names: Sequence[str], file: Path, quick: bool, plan_check: bool = False,
     return verdict(results, out)
 
 
+@one_heap()
 def _check_plans(programs: Sequence[Program], file: Path, *, quick: bool, budget: float, out: Console) -> int:
     """Compares the automatic plan of the programs with every route, and names those that are far from the best."""
     checks = _one_by_one(programs, functools.partial(check_plan, quick=quick, budget=budget), _check_line, out)

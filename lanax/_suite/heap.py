@@ -28,7 +28,8 @@ def one_heap() -> Iterator[None]:
 
     By itself glibc has a heap for each of some threads. From which of them a result comes depends on the thread that
     starts the call; whether that heap gives it back to the system, so that the next call pays for new pages, on what
-    else lies there: of two sides with the same code one took 9 ms, the other 21.
+    else lies there: of two sides with the same code one took 9 ms, the other 21. Threads that have ended hand theirs
+    on, so this is to be entered before any starts.
     """
     glibc = _glibc()
     if glibc is None:

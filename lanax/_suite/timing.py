@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 import lanax
-from lanax._suite.heap import Room, one_heap
+from lanax._suite.heap import Room
 from lanax._suite.program import Case, Comparison, Program
 
 MIN_RUNS = 3
@@ -154,12 +154,11 @@ class PlanCheck:
 
 
 @nothing_stored()
-@one_heap()
 def check_plan(program: Program, *, quick: bool, budget: float,
                tell: Callable[[str], None] = lambda _: None) -> PlanCheck:
     """Runs a program on the CPU by every route, by `jax.vmap` and, where that is not hopeless, by `jax.lax.map`; see
     `measure`. Each round begins with another side, and each run finds room for its results: what one side leaves behind
-    meets all alike."""
+    meets all alike. That takes one heap for all threads: see `one_heap`."""
     case = program.make(program.quick if quick else program.batch)
     case = dataclasses.replace(case, args=jax.device_put(case.args, jax.devices("cpu")[0]))
     runs: dict[str, Callable[..., Any]] = {}
