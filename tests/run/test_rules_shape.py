@@ -44,3 +44,13 @@ def test_a_loop_reads_small_arrays_from_memory() -> None:
     mapped = lanax.vmap(outer, plan=lanax.Plan(route="lanes"))
     assert mapped.lower(x, y).as_text("llvm").count(" select ") < 5
     np.testing.assert_array_equal(mapped(x, y), x[:, :, None] * y[:, None, :])
+
+
+@pytest.mark.parametrize("count", [3, 4, 7, 8, 9, 15, 16, 17, 33])
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+def test_rows_of_any_length_are_turned_into_lanes(count: int, dtype: Any) -> None:
+    """Element by element, by blocks that overlap where they do not fit, and through memory."""
+    x = np.arange(37 * count).reshape(37, count).astype(dtype)
+    for lanes in (4, 16):
+        mapped = lanax.vmap(lambda v: v[::-1] * 2, plan=lanax.Plan(route="lanes", lanes=lanes))
+        np.testing.assert_array_equal(mapped(x), x[:, ::-1] * 2)
