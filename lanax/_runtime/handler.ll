@@ -122,7 +122,8 @@ run:
   %others = atomicrmw add ptr @running, i64 1 monotonic
   %calls = add i64 %others, 1
   %most = call i64 @most_threads(ptr %frame, ptr %descriptor, i64 %n, i64 %grain)
-  %chunk = call i64 @choose_chunk(ptr %descriptor, i64 %n, i64 %most, i64 %grain, i64 %calls)
+  %sharing = call i64 @sharing(ptr %frame, i64 %calls)
+  %chunk = call i64 @choose_chunk(ptr %descriptor, i64 %n, i64 %most, i64 %grain, i64 %sharing)
   %chunks = call i64 @ceil_div(i64 %n, i64 %chunk)
   %used = call i64 @llvm.smin.i64(i64 %most, i64 %chunks)
   %many = icmp sgt i64 %used, 1

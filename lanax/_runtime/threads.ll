@@ -40,13 +40,30 @@ define internal i64 @first_threads(i64 %most, i64 %calls) alwaysinline {
   ret i64 %threads
 }
 
+; How many calls share the work, as far as one can tell: where others run, one for each device.
+define internal i64 @sharing(ptr %frame, i64 %calls) alwaysinline {
+entry:
+  %several = icmp sgt i64 %calls, 1
+  br i1 %several, label %ask, label %one
+
+ask:
+  %pool = call i64 @pool_threads(ptr %frame)
+  %sharing = call i64 @llvm.smax.i64(i64 %calls, i64 %pool)
+  ret i64 %sharing
+
+one:
+  ret i64 1
+}
+
 ; About 32 chunks a thread, so that slow examples at the end cost a thirtieth at most, but no chunk so small that
-; claiming it shows; a whole number of steps. Of several calls each has so many fewer, and one for each thread at least.
-define internal i64 @choose_chunk(ptr %descriptor, i64 %n, i64 %threads, i64 %grain, i64 %calls) alwaysinline {
+; claiming it shows; a whole number of steps. Of several calls each has so many fewer, but two for each thread.
+define internal i64 @choose_chunk(ptr %descriptor, i64 %n, i64 %threads, i64 %grain, i64 %sharing) alwaysinline {
   %given = call i64 @field(ptr %descriptor, i64 7)
   %lanes = call i64 @field(ptr %descriptor, i64 6)
   %each = call i64 @field(ptr %descriptor, i64 10)
-  %all = call i64 @llvm.smin.i64(i64 %calls, i64 %each)
+  %half = sdiv i64 %each, 2
+  %fewest = call i64 @llvm.smax.i64(i64 %half, i64 1)
+  %all = call i64 @llvm.smin.i64(i64 %sharing, i64 %fewest)
   %of_all = mul i64 %n, %all
   %parts = mul i64 %threads, %each
   %even = sdiv i64 %of_all, %parts
