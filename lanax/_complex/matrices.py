@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from lanax._complex import scaling
 from lanax._complex.arithmetic import multiply, reciprocal
 from lanax._complex.registry import Complex
 
@@ -150,8 +151,10 @@ def reflector_at(x: Complex, k: Any) -> tuple[Complex, Any, Complex]:
     tail = where(place > k, x, 0)
     alpha = row_of(x, k)
     largest = jnp.maximum(jnp.max(size_of(tail)), size_of(alpha))
-    scale = 1 / jnp.where(largest > 0, largest, 1)
-    norm = largest * lax.sqrt(jnp.sum(square(scaled(tail, scale))) + square(scaled(alpha, scale)))
+    e = scaling.exponent(largest)
+    scale = scaling.inverse(e, largest.dtype)
+    norm = scaling.power(e, largest.dtype) * lax.sqrt(
+        jnp.sum(square(scaled(tail, scale))) + square(scaled(alpha, scale)))
     still = (jnp.max(size_of(tail)) == 0) & (alpha.im == 0)
     beta = jnp.where(still, alpha.re, jnp.where(alpha.re < 0, norm, -norm))
     safe = jnp.where(still, 1, beta)

@@ -37,6 +37,8 @@ from lanax._complex.registry import Complex, register_complex
 _MOST = 16
 #: Sweeps for one eigenvalue on average, at most; two or three are usual. Each tenth has a shift out of the order.
 _SWEEPS, _ODD = 30, 10
+#: What a rotation is computed from is multiplied by this.
+_MAGNIFIED = 2.0**40
 #: Eigenvectors that grow beyond this while they are computed are scaled.
 _LARGE = 1e6
 
@@ -167,7 +169,9 @@ def _shift(state: _State) -> Complex:
 
 
 def _rotation(x: Complex, y: Complex, wanted: Any) -> tuple[Any, Complex]:
-    """A real c and an s for which -conj(s) x + c y = 0; 1 and 0 where it is not wanted."""
+    """A real c and an s for which -conj(s) x + c y = 0; 1 and 0 where it is not wanted. Of x and y, of a matrix of
+    numbers about one, squares do not overflow, and what is not negligible does not vanish."""
+    x, y = scaled(x, _MAGNIFIED), scaled(y, _MAGNIFIED)
     xx, yy = square(x), square(y)
     wanted = wanted & (yy > 0)
     alone = xx == 0

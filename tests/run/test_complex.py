@@ -443,6 +443,17 @@ def test_backward_errors(fun: Callable[..., Any], error: Callable[..., np.ndarra
     assert ours.max() <= 2 * theirs.max() + np.finfo(dtype).eps
 
 
+def test_no_part_of_a_small_number_vanishes() -> None:
+    """Rotations stay unitary where squares of what they are computed from are hardly normal numbers."""
+    rng = np.random.default_rng(8)
+    scales = 10.0 ** rng.integers(-3, 4, (500, 2, 8))
+    a = (rng.normal(size=(500, 8, 8)) + 1j * rng.normal(size=(500, 8, 8))) * scales[:, 0, :, None] * scales[:, 1, None]
+    a = a.astype(np.complex64)
+    form, q = (np.asarray(x, np.complex128) for x in lanax.vmap(lax.linalg.schur, plan=LANES)(a))
+    assert largest(_adjoint(q) @ q - np.eye(8)).max() < 40 * np.finfo(np.float32).eps
+    assert (largest(q @ form @ _adjoint(q) - a) / largest(a)).max() < 40 * np.finfo(np.float32).eps
+
+
 def test_toeplitz() -> None:
     """Some small convolutions are unrolled, and a program has room for so many."""
     a = numbers(LANE, 8)
