@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from lanax import _heap, _jax
+from lanax import _jax
 from lanax._errors import SettingError
 from lanax._plan import FIELDS, Plan, as_typed, byte_count
 
@@ -109,7 +109,6 @@ SETTINGS: Mapping[str, Setting] = types.MappingProxyType({s.name: s for s in (
     Setting("cache", True, "whether compiled kernels are kept on disk", _switch),
     Setting("cache_dir", None, "the folder that they are kept in; by default the platform's for caches", _folder),
     Setting("cache_size", 1 << 30, "most bytes of kernels on disk; the least recently used go first", _size),
-    Setting("keep_memory", None, "free memory, in bytes, that the process keeps for large results", _size),
     Setting("log", "off", "what is printed to standard error: `off`, `warning`, `info` or `debug`", _level),
     Setting("dump", (), "stages that are written to files, with commas between them", _stages),
     Setting("dump_to", "lanax-dump", "the folder that they are written to", _folder),
@@ -182,7 +181,6 @@ class Config:
         found = from_environment(environment)
         vars(self).update(_given={}, _environment=found, _plans=(Plan(), _plan_of(found)))
         _print_log(self.log)
-        _heap.keep(self.keep_memory)
 
     def update(self, name: str, value: Any) -> None:
         """Set the setting `name`; None takes back what was set."""
@@ -199,8 +197,6 @@ class Config:
             _config_in_jit_key.set_global(None if plan == Plan() else repr(plan))
         elif name == "log":
             _print_log(self.log)
-        elif name == "keep_memory":
-            _heap.keep(self.keep_memory)
 
     def __getattr__(self, name: str) -> Any:
         setting = _setting(name)
@@ -214,7 +210,7 @@ class Config:
 
     def __repr__(self) -> str:
         shown = ((name, getattr(self, name)) for name in SETTINGS)
-        sizes = ("memory", "cache_size", "keep_memory")
+        sizes = ("memory", "cache_size")
         lines = (f"  {name}={as_typed(v) if name in sizes and v else v!r}" for name, v in shown)
         return "\n".join(["lanax.config:", *lines])
 

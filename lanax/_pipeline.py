@@ -21,7 +21,6 @@ from lanax._complex import split
 from lanax._config import STAGE_NAMES as STAGE_NAMES
 from lanax._config import config, logger
 from lanax._devices.varying import without_types
-from lanax._heap import FRESH
 from lanax._jax import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from lanax._lowering.coverage import has_rule, why_not
 from lanax._lowering.kernel import KERNEL, KernelSource, build_kernel
@@ -47,7 +46,7 @@ from lanax._rewrite.trace import expand
 from lanax._rewrite.unroll import KNOWN, with_short_loops_unrolled
 from lanax._runtime.ffi import Descriptor, Loaded, load
 from lanax._runtime.jit import Compiled, assembly, compile_module, optimised_text
-from lanax._target import Target, host
+from lanax._target import FRESH, Target, host
 
 #: Bytes of one array of one example above which it is not kept in lanes.
 _ARRAY_LIMIT = 1 << 20

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from lanax import _heap, _jax
+from lanax import _jax
 from lanax._chunks import example_bytes, in_chunks, moved, vmap_in_chunks
 from lanax._devices.sharding import alike, on_shards, split_over_devices
 from lanax._devices.shares import Shares, cut_apart, for_each, on_one, run_alike, run_placed, run_traced, shares_of
@@ -125,8 +125,6 @@ def run_parts(*args: Any, program: Program, in_axes: Axes, out_axes: Axes, axis_
                                axis_size=0, plan=plan)
         return [of_words(jnp.zeros(*_jax.words_type(a)), key_type(a)) for a in avals]
     way = stages(program, in_axes, out_axes, plan, axis_size)
-    if way.fresh:
-        _heap.has_large_results()
     alive = _examples_alive(program.jaxpr, plan)
     if way.is_left_whole and (alive is None or alive >= axis_size):  # in chunks, what is uniform is to run once
         warn_of(program, way.partition)

@@ -11,6 +11,8 @@ import llvmlite.binding as llvm
 
 #: Width in bits that decides the lanes of a kernel where a program has no 32- or 64-bit values.
 DEFAULT_BITS = 32
+#: Bytes of a result from which on its memory is taken from the system anew at each call: glibc keeps smaller pieces.
+FRESH = 32 << 20
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from lanax import _heap
 from lanax._jax import source_line
 from lanax._planning.uniformity import Uniformity
 from lanax._planning.work import ASSUMED_TRIPS, Work
 from lanax._reports.bounds import bounds, duration
 from lanax._rewrite.surgery import CONTROL_FLOW
 from lanax._runtime.speed import measured
+from lanax._target import FRESH
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,11 +170,10 @@ class KernelReport:
         guess = f", taking loops of unknown end as {ASSUMED_TRIPS} trips" if self.assumes_trips else ""
         (bound, least), *others = self.bounds.items()
         rest = ", ".join(f"{name} {duration(seconds)}" for name, seconds in others)
-        fresh = max(_heap.FRESH, _heap.kept())
         size = f"{self.largest_result >> 20} MiB"
-        memory = (f"memory: a result of {size} lies in new pages at each call, which the system clears first; "
-                  "a larger lanax.config.keep_memory has the process keep them")
-        return [*[memory] * (self.largest_result >= fresh),
+        memory = (f"memory: glibc takes new pages for a result of {size} at each call, which the system clears first; "
+                  "another malloc, such as tcmalloc, keeps them")
+        return [*[memory] * (self.largest_result >= FRESH),
                 f"each example: {self.bytes_in} bytes in, {self.bytes_out} out, "
                 f"{self.scratch_bytes // self.lanes} of scratch; about {self.work.flops:.4g} flops{guess}",
                 f"bound by {bound}: at least {duration(least)}; {rest}"]

@@ -24,9 +24,8 @@ import jax
 import numpy as np
 
 from lanax._errors import LanaxError, UnsupportedJaxError
-from lanax._heap import FRESH
 from lanax._runtime.jit import Compiled, compile_module
-from lanax._target import host
+from lanax._target import FRESH, host
 
 #: XLA's FFI version that handler.ll follows; XLA accepts older minor versions than its own.
 _MAJOR, _MINOR = 0, 3

@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-import lanax
-
-#: A parameter of glibc's mallopt, see malloc.h.
-_ARENA_MAX = -8
-#: Free bytes that are kept, and bytes of a page.
-_KEPT, _PAGE = 2 << 30, 4096
+#: Parameters of glibc's mallopt, see malloc.h, and values: one heap for all threads, and the most that it may keep.
+_ONE_HEAP = {-8: 1}
+_KEEP = {-3: (1 << 31) - 1, -1: (1 << 31) - 1}
+#: What keeps as much as glibc comes to by itself.
+_KEEP_LITTLE = {-3: 32 << 20, -1: 64 << 20}
+#: Bytes of a page.
+_PAGE = 4096
 #: The size up to which glibc keeps freed memory by itself.
 _SMALL = 128 << 10
 #: Bytes that aligning a result may take, and those by which a piece is larger than that.
@@ -35,13 +36,11 @@ def one_heap() -> Iterator[None]:
     if glibc is None:
         yield
         return
-    glibc.mallopt(_ARENA_MAX, 1)
-    before = lanax.config.keep_memory
-    lanax.config.update("keep_memory", _KEPT)
+    _set(glibc, _ONE_HEAP | _KEEP)
     try:
         yield
     finally:
-        lanax.config.update("keep_memory", before)
+        _set(glibc, _KEEP_LITTLE)
 
 
 class Room:
@@ -68,6 +67,11 @@ class Room:
             np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))[::_PAGE] = 0
         for address, _ in pieces:
             self._glibc.free(address)
+
+
+def _set(glibc: ctypes.CDLL, options: Mapping[int, int]) -> None:
+    for option, value in options.items():
+        glibc.mallopt(option, value)
 
 
 def _glibc() -> ctypes.CDLL | None:

@@ -230,12 +230,11 @@ def test_the_environment_gives_every_setting() -> None:
     given = {"LANAX_ROUTE": "lanes", "LANAX_LANES": "8", "LANAX_THREADS": " 2 ", "LANAX_CHUNK": "64",
              "LANAX_MEMORY": "2 GiB", "LANAX_DEVICES": "1", "LANAX_CACHE": "off", "LANAX_CACHE_DIR": "/x/y",
              "LANAX_CACHE_SIZE": "1000", "LANAX_LOG": "INFO", "LANAX_DUMP": "llvm, asm", "LANAX_DUMP_TO": "/d",
-             "LANAX_ACCURACY": "fast", "LANAX_PARALLELISM": "8", "LANAX_KEEP_MEMORY": "1GiB"}
+             "LANAX_ACCURACY": "fast", "LANAX_PARALLELISM": "8"}
     found = from_environment(given | {"PATH": "/bin", "HOME": "/"})
     assert found == {"route": "lanes", "lanes": 8, "threads": 2, "chunk": 64, "memory": 2 << 30, "devices": 1,
                      "cache": False, "cache_dir": "/x/y", "cache_size": 1000, "log": "info",
-                     "dump": ("llvm", "asm"), "dump_to": "/d", "accuracy": "fast", "parallelism": 8,
-                     "keep_memory": 1 << 30}
+                     "dump": ("llvm", "asm"), "dump_to": "/d", "accuracy": "fast", "parallelism": 8}
     assert set(found) == set(SETTINGS)
     assert from_environment(dict.fromkeys(given, "")) == {}
 
@@ -351,7 +350,7 @@ def test_the_page_has_every_setting_as_it_is() -> None:
     rows = [tuple(cell.strip() for cell in line.strip("|").split("|"))
             for line in page.splitlines() if line.startswith("| `")]
     defaults = {"cache": "on", "cache_size": "1GiB", "log": "`off`", "dump": "none", "dump_to": "`lanax-dump`",
-                "cache_dir": "see below", "keep_memory": "see below"}
+                "cache_dir": "see below"}
     assert rows == [(f"`{s.name}`", "yes" if s.name in FIELDS else "", f"`{s.variable}`",
                      defaults.get(s.name, "chosen"), s.meaning) for s in SETTINGS.values()]
     shown = {"on": True, "1GiB": 1 << 30, "`off`": "off", "none": (), "`lanax-dump`": "lanax-dump", "see below": None,
@@ -365,67 +364,8 @@ def test_this_machine_is_named() -> None:
         Plan(threads=0)
 
 
-_FAULTS = """
-import ctypes, resource, sys, jax, jax.numpy as jnp, lanax
-libc = ctypes.CDLL(None)
-libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
-
-def faults(size):
-    for _ in range(4):
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        place = libc.malloc(size)
-        ctypes.memset(place, 1, size)
-        libc.free(place)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-def note(size=64 << 20):
-    print(faults(size), lanax.config.keep_memory)
-
-def large(count=9 << 20):
-    jax.jit(lanax.vmap(lambda x: x + 1))(jnp.zeros(count, jnp.float32)).block_until_ready()
-"""
-
-
-def _kept(program: str, **environment: str) -> list[tuple[bool, str]]:
-    """Whether pieces of memory are kept, and the setting, at each `note` of a program: by the pages that the system has
-    to give for them."""
-    done = subprocess.run([sys.executable, "-c", _FAULTS + program], capture_output=True, text=True, timeout=300,
-                          check=True, env=os.environ | environment)
-    lines = [line.split() for line in done.stdout.splitlines()]
-    return [(int(count) < 8, value) for count, value in lines]
-
-
-def test_memory_that_is_kept_as_told():
-    size = str(1 << 30)
-    assert _kept("""
-note()
-lanax.config.update("keep_memory", "1GiB"); note()
-large(); note()
-lanax.config.update("keep_memory", 0); note()
-large(1 << 24); note()
-""") == [(False, "None"), (True, size), (True, size), (False, "0"), (False, "0")]
-
-
-def test_memory_that_is_kept_from_the_first_large_result_on():
-    assert _kept("""
-large(1 << 20); note()
-large(); note()
-note(160 << 20)
-lanax.config.update("keep_memory", 0); note()
-lanax.config.update("keep_memory", None); note()
-large(1 << 24); note()
-""") == [(False, "None"), (True, "None"), (False, "None"), (False, "0"), (False, "None"), (True, "None")]
-
-
-@pytest.mark.parametrize("environment", [
-    {"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=131072"}, {"MALLOC_TRIM_THRESHOLD_": "131072"},
-    {"LANAX_KEEP_MEMORY": "0"}], ids=lambda e: next(iter(e)))
-def test_what_the_environment_says_of_memory_counts(environment):
-    assert not any(kept for kept, _ in _kept("large(); note()", **environment))
-
-
 def test_new_pages_are_reported():
     f = lanax.vmap(lambda x: jax.numpy.linalg.cholesky(x))
-    assert "keep_memory" not in str(lanax.explain(f, jax.ShapeDtypeStruct((900_000, 3, 3), np.float32)))
-    assert "keep_memory" not in str(lanax.explain(f, jax.ShapeDtypeStruct((3_000_000, 3, 3), np.float32)))
-    assert "a result of 137 MiB" in str(lanax.explain(f, jax.ShapeDtypeStruct((4_000_000, 3, 3), np.float32)))
+    assert "new pages" not in str(lanax.explain(f, jax.ShapeDtypeStruct((900_000, 3, 3), np.float32)))
+    large = lanax.explain(f, jax.ShapeDtypeStruct((1_000_000, 3, 3), np.float32))
+    assert "new pages for a result of 34 MiB" in str(large)
