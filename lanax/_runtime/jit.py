@@ -141,7 +141,8 @@ def _unload(library: llvm.ResourceTracker, linker: llvm.LLJIT) -> None:
 
 def _parse(ir_text: str, target: Target) -> llvm.ModuleRef:
     try:
-        module = llvm.parse_assembly(ir_text)
+        # What a context holds of a module it keeps for ever: each has its own.
+        module = llvm.parse_assembly(ir_text, llvm.create_context())
         module.verify()
     except RuntimeError as error:
         raise CompileError(f"LLVM refused a module; please report this as a bug of lanax: {error}") from error
