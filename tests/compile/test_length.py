@@ -13,25 +13,30 @@ from helpers import loop
 import lanax
 
 
-def products(times: int) -> Any:
-    """So many elementwise steps on a matrix of 36 elements, none of which can be left out."""
+def steps(times: int, x: Any) -> Any:
+    """So many elementwise steps on a matrix, none of which can be left out."""
+    for i in range(times):
+        x = jnp.where(x > i, x * 0.75 - x.T, x + 0.25 * x[::-1])
+    return x
 
-    def program(x: Any) -> Any:
-        for i in range(times):
-            x = jnp.where(x > i, x * 0.75 - x.T, x + 0.25 * x[::-1])
+
+def program(bodies: int, times: int) -> Any:
+    def run(x: Any) -> Any:
+        for _ in range(bodies):
+            x = jax.lax.cond(x[0, 0] > 0, lambda x: steps(times, x), lambda x: -x, x)
         return jnp.cumsum(x, axis=0), x @ x, jnp.sort(x, axis=1), jnp.sum(x)
 
-    return program
+    return run
 
 
-@pytest.mark.parametrize(("times", "stay"), [(4, False), (120, True)])
-def test_loops_of_long_programs_stay(times: int, stay: bool) -> None:
+@pytest.mark.parametrize(("bodies", "times", "stay"), [(1, 4, False), (1, 100, False), (6, 20, True)])
+def test_loops_of_long_programs_stay(bodies: int, times: int, stay: bool) -> None:
+    """But what one body computes in a straight line is unrolled."""
     x = np.random.default_rng(0).normal(size=(19, 6, 6)).astype(np.float32)
-    mapped = lanax.vmap(products(times), plan=lanax.Plan(route="lanes"))
-    text = mapped.lower(x).as_text("llvm")
-    assert ("llvm.loop.unroll.disable" in text) == stay
-    assert len(text.splitlines()) < 12_000
-    for got, want in zip(mapped(x), loop(products(times), [x]), strict=True):
+    fun = program(bodies, times)
+    mapped = lanax.vmap(fun, plan=lanax.Plan(route="lanes"))
+    assert ("llvm.loop.unroll.disable" in mapped.lower(x).as_text("llvm")) == stay
+    for got, want in zip(mapped(x), loop(fun, [x]), strict=True):
         np.testing.assert_allclose(got, want, 1e-5, 1e-5)
 
 
