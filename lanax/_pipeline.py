@@ -245,7 +245,8 @@ class Kernel:
         plan = self.plan
         loop = around_loop(self.uniformity) if plan.refill and not self.block else None
         return build_kernel(self.uniformity, self.in_axes, self.out_axes, self.target, plan.lanes, plan.mask_bits, loop,
-                            plan.refill, Meter() if self.counts else None, self.block, plan.accuracy == "fast")
+                            plan.refill, Meter() if self.counts else None, self.block, plan.accuracy == "fast",
+                            self.few)
 
     @property
     def threads(self) -> int:

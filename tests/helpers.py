@@ -40,11 +40,11 @@ def expand(closed: Any) -> Any:
 
 
 def run_kernel(fun: Callable[..., Any], args: Sequence[Any], in_axes: Any = 0, lanes: int = 8,
-               refill: int = 0) -> list[np.ndarray]:
+               refill: int = 0, few: bool = False) -> list[np.ndarray]:
     """Run the kernel of the per-example `fun` on whole batches; gives its flat results, batch axis first.
 
     Uniform results are splat. `in_axes` is an int for all arguments or one int or None for each. `refill`: where the
-    program is of that form, lanes are refilled when they have waited so many trips.
+    program is of that form, lanes are refilled when they have waited so many trips. `few`: see `build_kernel`.
     """
     args = [np.asarray(a) for a in args]
     axes = [in_axes] * len(args) if isinstance(in_axes, int) else list(in_axes)
@@ -58,7 +58,7 @@ def run_kernel(fun: Callable[..., Any], args: Sequence[Any], in_axes: Any = 0, l
         args, axes = [*map(np.asarray, consts), *args], [*[None] * len(consts), *axes]
     found = uniformity.analyse(jaxpr, [ax is not None for ax in axes])
     source = build_kernel(found, axes, [0] * len(jaxpr.outvars), host(), lanes, mask_bits_of(jaxpr),
-                          around_loop(found) if refill else None, refill)
+                          around_loop(found) if refill else None, refill, few=few)
     compiled = compile_module(source.text, host())
     kernel = _SIGNATURE(compiled.address(KERNEL))
     size = next(a.shape[ax] for a, ax in zip(args, axes, strict=True) if ax is not None)

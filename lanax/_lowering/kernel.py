@@ -48,12 +48,13 @@ class KernelSource:
 
 def build_kernel(found: Uniformity, in_axes: Sequence[int | None], out_axes: Sequence[int | None], target: Target,
                  lanes: int, mask_bits: int, loop: Loop | None = None, wait: int = 0,
-                 meter: Meter | None = None, block: int = 0, fast: bool = False) -> KernelSource:
+                 meter: Meter | None = None, block: int = 0, fast: bool = False, few: bool = False) -> KernelSource:
     """The kernel of a per-example jaxpr (`found.jaxpr`: no consts), whose results all vary or are splat.
 
     A result without a batch axis is one row of sums for each `block` examples; a run of the kernel then starts at a
     whole block, and ends at one or with the last example. There is no `loop` then.
-    Where `loop` is given, lanes that have left it are refilled as soon as they have waited `wait` trips each.
+    Where `loop` is given, lanes that have left it are refilled as soon as they have waited `wait` trips each. `few`:
+    batches are so small that the last examples count.
     Where `meter` is given, the kernel takes one buffer more: rows of counters, one for each step; a run of the kernel
     fills the row of its first step. Where it is to be `fast`, functions are those of the faster tier.
     """
@@ -66,8 +67,7 @@ def build_kernel(found: Uniformity, in_axes: Sequence[int | None], out_axes: Seq
     bits = None if target.mask_registers else mask_bits
     build = _Builder(module, inputs, outputs, lanes, bits, meter, fast, loop is None and is_long(jaxpr))
     if loop is not None:
-        vectors = lanes // target.native_lanes(mask_bits)
-        build.refilled(loop, wait, max(1, vectors // _VECTORS_OF_PART))
+        build.refilled(loop, wait, max(1, lanes // target.native_lanes(mask_bits)), few)
     else:
         build.stepped(found, block)
     return KernelSource(_text(module), lanes, build.scratch_bytes, meter)
@@ -78,10 +78,6 @@ def _text(module: ir.Module) -> str:
     folds, and what is spilled must not lie across two lines of the cache."""
     return str(module).replace(" nounwind", ' nounwind alignstack(64) "denormal-fp-math"="preserve-sign,preserve-sign"')
 
-
-#: Registers for each value in a part of the lanes, of a loop that is run in parts. (Measured for an adaptive solver of
-#: four registers: 9 % faster in halves, 3 % slower in quarters; for one of two registers, 10 % slower in halves.)
-_VECTORS_OF_PART = 2
 
 Frame = tuple[Sequence[ir.Value], ir.Value, ir.Value, ir.Value, ir.Value]
 
@@ -100,11 +96,11 @@ class _Builder:
         self.buffers = len(inputs) + len(outputs) + (meter is not None)
         self.scratch_bytes = 0
 
-    def refilled(self, loop: Loop, wait: int, parts: int) -> None:
-        """The kernel of a program around its loop, which runs in so many parts of the lanes."""
+    def refilled(self, loop: Loop, wait: int, vectors: int, few: bool) -> None:
+        """The kernel of a program around its loop, whose values lie in so many registers each."""
         body, b, (buffers, first, last, size, _) = self._body()
         operands = buffers[:len(self.inputs) + len(self.outputs)]
-        RefilledLoop(b, loop, self.inputs, self.outputs, operands, size, last, wait, parts).emit(first)
+        RefilledLoop(b, loop, self.inputs, self.outputs, operands, size, last, wait, vectors, few).emit(first)
         self._close(b, body)
         self._entry(lambda b, frame: b.ir.call(body, [*frame[0], *frame[1:]]))
 

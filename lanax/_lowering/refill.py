@@ -16,7 +16,7 @@ from lanax._lowering.carry import Carry, borrow
 from lanax._lowering.context import Context
 from lanax._lowering.emitter import Emitter
 from lanax._lowering.jaxpr import lower_jaxpr
-from lanax._lowering.meter import counts, inside
+from lanax._lowering.meter import Counts, counts, inside
 from lanax._lowering.operands import Operand, Slots, input_array, store_output, strided
 from lanax._planning.refill import Loop
 from lanax._planning.uniformity import Uniformity
@@ -25,6 +25,15 @@ Values = list[ir.Value]
 
 #: In the place of the first example's number where the lanes' examples do not follow each other.
 _APART = -1
+
+
+#: Registers for each value in a part of the lanes, of a loop that is run in parts. (Measured for an adaptive solver of
+#: four registers: in halves 9 % faster with AVX-512, 7 % with AVX2, in quarters as slow as whole; for one of two
+#: registers: in halves 10 % slower.)
+_VECTORS_OF_PART = 2
+#: Equations of a body that is worth a second copy, for the last of few examples. (Of 256, one of which takes 200 times
+#: as long: 1.2 times as fast so. In a short loop over many examples, looking for that moment costs up to a fifth.)
+_SHORT = 128
 
 
 class RefilledLoop:
@@ -41,8 +50,10 @@ class RefilledLoop:
     """
 
     def __init__(self, b: Emitter, loop: Loop, inputs: Sequence[Operand], outputs: Sequence[Operand],
-                 buffers: Sequence[ir.Value], size: ir.Value, last: ir.Value, wait: int, parts: int):
-        self.b, self.loop, self.size, self.last, self.wait, self.parts = b, loop, size, last, wait, parts
+                 buffers: Sequence[ir.Value], size: ir.Value, last: ir.Value, wait: int, vectors: int, few: bool):
+        self.b, self.loop, self.size, self.last, self.wait = b, loop, size, last, wait
+        self.parts = max(1, vectors // _VECTORS_OF_PART)
+        self.narrow = vectors if few and len(loop.body.jaxpr.eqns) <= _SHORT else 1
         self.scalar = b.one_lane()
         self.inputs = list(zip(inputs, buffers, strict=False))
         self.outputs = [(op, pointer, Slots(b, op)) for op, pointer in zip(outputs, buffers[len(inputs):], strict=True)]
@@ -74,7 +85,8 @@ class RefilledLoop:
         state = [b.select(b.of_mask(fresh), new, old) for new, old in zip(whole.carry.initial, state, strict=True)]
         taken = b.or_(active, fresh)
         # What a lane that has left must have waited; where no example is left, the others are to finish.
-        due = b.select(b.lt(following, self.last), b.i64(self.wait), b.i64(1 << 40))
+        others_wait = b.lt(following, self.last)
+        due = b.select(others_wait, b.i64(self.wait), b.i64(1 << 40))
         # Lanes are counted after several trips, since that costs as much as a short one.
         several = max(1, self.wait // 3)
         parts = whole.cut(self.parts)
@@ -96,14 +108,16 @@ class RefilledLoop:
             on = b.active(inner[-1])
             left = b.sub(b.i64(b.lanes), on)
             waited = b.add(waited, b.lshr(b.mul(trips, b.add(left, left_before)), 1) if several > 1 else left)
-            return [*inner, waited, left], b.and_(b.ne(on, 0), b.le(waited, b.mul(left, due)))
+            goes_on = b.and_(b.ne(on, 0), b.le(waited, b.mul(left, due)))
+            return [*inner, waited, left], b.and_(goes_on, b.or_(others_wait, self._are_apart(inner[-1])))
 
         def any_active(inner: Values) -> ir.Value:
             return parts[0].b.any(functools.reduce(b.or_, [mask for *_, mask in self._by_part(inner)]))
 
         self.counts.enter(fresh)
         start = whole.begun([*state, taken])
-        *state, active, _, _ = b.loop(b.any(start[-1]), [*start, b.i64(0), b.i64(0)], step)
+        *inner, _, _ = b.loop(b.any(start[-1]), [*start, b.i64(0), b.i64(0)], step)
+        *state, active = self._finish(whole, inner, b.eq(others_wait, 0)) if self.narrow > 1 else inner
         free = b.word(b.select(b.of_mask(active), b.like(taken, 0), taken))
         self._store(whole.carry.arrays(state), free, first)
         busy = b.ne(b.word(active), 0)
@@ -122,6 +136,32 @@ class RefilledLoop:
     def _joined(self, values: Values) -> Values:
         """The values of all parts as those of all lanes."""
         return [self.b.rejoined(column) for column in zip(*self._by_part(values), strict=True)]
+
+    # -- the last examples ---------------------------------------------------------------------------------------
+    def _are_apart(self, mask: ir.Value) -> ir.Value:
+        """Whether the active lanes lie in more than one register."""
+        b = self.b
+        if self.narrow == 1:
+            return ir.Constant(t.I1, 1)
+        word, no = b.word(mask), ir.Constant(t.I1, 0)
+        first, behind = b.intrinsic("cttz", t.I64, word, no), b.intrinsic("ctlz", t.I64, word, no)
+        each = b.lanes // self.narrow
+        return b.ne(b.ir.udiv(first, b.i64(each)), b.ir.udiv(b.sub(63, behind), b.i64(each)))
+
+    def _finish(self, whole: _InLanes, values: Values, where: ir.Value) -> Values:
+        """Carries and mask when all lanes have left, if so told: register by register, since one alone is faster."""
+        b = self.b
+        found = []
+        for part, *column in zip(whole.cut(self.narrow), *(b.cut(v, self.narrow) for v in values), strict=True):
+            trips = counts(part.b, self.loop.eqn)
+
+            def trip(inner: Values, part: _InLanes = part, trips: Counts = trips) -> tuple[Values, ir.Value]:
+                trips.trip(inner[-1])
+                inner = part.trip(inner)
+                return inner, part.b.any(inner[-1])
+
+            found.append(b.loop(b.and_(where, part.b.any(column[-1])), column, trip))
+        return [b.rejoined(column) for column in zip(*found, strict=True)]
 
     # -- examples in and out -------------------------------------------------------------------------------------
     def _each_lane(self, word: ir.Value, initial: Values, body: Callable[[ir.Value, Values], Values]) -> Values:

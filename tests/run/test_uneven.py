@@ -49,8 +49,9 @@ def test_the_same_bits_however_lanes_are_filled(trips: Any) -> None:
     for y, row in zip(want[0][::5], zip(*(a[::5] for a in args), strict=True), strict=True):
         np.testing.assert_allclose(y, walk(*row)[0], rtol=2e-5, atol=1e-6)
     for lanes, wait in ((8, 1), (4, 10), (1, 2), (64, 3), (64, 10), (32, 1)):
-        for x, y in zip(run_kernel(walk, args, lanes=lanes, refill=wait), want, strict=True):
-            np.testing.assert_array_equal(x, y)
+        for few in (False, True):
+            for x, y in zip(run_kernel(walk, args, lanes=lanes, refill=wait, few=few), want, strict=True):
+                np.testing.assert_array_equal(x, y)
 
 
 def test_lanes_stay_in_use() -> None:
