@@ -122,24 +122,28 @@ class Lanes:
         """`x` with one lane replaced."""
         return self.ir.insert_element(x, value, ir.Constant(t.I32, lane))
 
+    def shuffled(self, x: ir.Value, y: ir.Value, order: Sequence[int]) -> ir.Value:
+        """The elements of two vectors, numbered on from the first to the second, in this order."""
+        numbers = ir.Constant(ir.VectorType(t.I32, len(order)), [ir.Constant(t.I32, i) for i in order])
+        return self.ir.shuffle_vector(x, y, numbers)
+
+    def part(self, x: ir.Value, first: int, count: int) -> ir.Value:
+        """Some elements of a vector."""
+        return x if count == x.type.count else self.shuffled(x, x, range(first, first + count))
+
     def cut(self, x: ir.Value, parts: int) -> list[ir.Value]:
-        """The lanes of `x` in so many equal parts, in order; a scalar is in each."""
-        if not isinstance(x.type, ir.VectorType) or parts == 1:
+        """A vector in so many equal parts, in order; a scalar is in each."""
+        if parts == 1 or not isinstance(x.type, ir.VectorType):
             return [x] * parts
         count = x.type.count // parts
-        return [self._lanes_of(x, x, range(first, first + count)) for first in range(0, x.type.count, count)]
+        return [self.part(x, i * count, count) for i in range(parts)]
 
-    def rejoined(self, parts: Sequence[ir.Value]) -> ir.Value:
-        """What `cut` has made of a varying value, a power of two in number, as one."""
+    def joined(self, parts: Sequence[ir.Value]) -> ir.Value:
+        """Vectors end to end; their number is a power of two."""
         while len(parts) > 1:
             pairs = zip(parts[::2], parts[1::2], strict=True)
-            parts = [self._lanes_of(x, y, range(2 * x.type.count)) for x, y in pairs]
+            parts = [self.shuffled(x, y, range(2 * x.type.count)) for x, y in pairs]
         return parts[0]
-
-    def _lanes_of(self, x: ir.Value, y: ir.Value, numbers: Sequence[int]) -> ir.Value:
-        """Lanes of `x` and behind them of `y`, by number."""
-        which = ir.VectorType(t.I32, len(numbers))
-        return self.ir.shuffle_vector(x, y, ir.Constant(which, [ir.Constant(t.I32, i) for i in numbers]))
 
     def join(self, *operands: Operand) -> list[ir.Value]:
         """The operands as values of one width: numbers become constants; where one is a vector, all are."""

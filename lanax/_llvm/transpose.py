@@ -33,24 +33,6 @@ def transpose(b: Lanes, rows: Sequence[ir.Value]) -> list[ir.Value]:
     return [pair[0] for pair in halves] + [pair[1] for pair in halves]
 
 
-def joined(b: Lanes, parts: Sequence[ir.Value]) -> ir.Value:
-    """Vectors end to end; their number is a power of two."""
-    while len(parts) > 1:
-        parts = [_shuffled(b, x, y, range(2 * x.type.count)) for x, y in zip(parts[::2], parts[1::2], strict=True)]
-    return parts[0]
-
-
-def part(b: Lanes, x: ir.Value, first: int, count: int) -> ir.Value:
-    """Some elements of a vector."""
-    return x if count == x.type.count else _shuffled(b, x, x, range(first, first + count))
-
-
-def _shuffled(b: Lanes, x: ir.Value, y: ir.Value, order: Sequence[int]) -> ir.Value:
-    """The elements of x and y, numbered on, in this order."""
-    mask = ir.Constant(ir.VectorType(t.I32, len(order)), [ir.Constant(t.I32, i) for i in order])
-    return b.ir.shuffle_vector(x, y, mask)
-
-
 def _within_segments(b: Lanes, rows: Sequence[ir.Value], segment: int) -> list[ir.Value]:
     """The columns of `segment` rows, those of the second segment behind those of the first one."""
     if segment == 2:
@@ -69,6 +51,6 @@ def _interleave(b: Lanes, x: ir.Value, y: ir.Value, segment: int, run: int) -> t
                  for k in range(0, segment // 2, run)
                  for source in (0, count)
                  for i in range(run)]
-        return _shuffled(b, x, y, order)
+        return b.shuffled(x, y, order)
 
     return half(0), half(segment // 2)

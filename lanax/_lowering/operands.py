@@ -13,7 +13,7 @@ from llvmlite import ir
 from lanax._jax import words_type
 from lanax._llvm import types as t
 from lanax._llvm.memory import Index, address, index_add, index_mul
-from lanax._llvm.transpose import block_size, joined, part, transpose
+from lanax._llvm.transpose import block_size, transpose
 from lanax._lowering.arrays import UNROLL, Array, Memory
 from lanax._lowering.emitter import Emitter, row_major
 from lanax._lowering.keys import is_complex
@@ -165,7 +165,7 @@ class _Rows:
         for column in self._columns():
             blocks = [transpose(b, [b.ir.load(place, typ=vector, align=self.op.itemsize)
                                     for place in self._places(lane, column)]) for lane in range(0, b.lanes, n)]
-            values.update(enumerate((joined(b, parts) for parts in zip(*blocks, strict=True)), column))
+            values.update(enumerate((b.joined(parts) for parts in zip(*blocks, strict=True)), column))
         return [values[k] for k in range(self.op.inner)]
 
     def put(self, values: Sequence[ir.Value]) -> None:
@@ -173,7 +173,7 @@ class _Rows:
         b, n = self.b, self.block
         for lane in range(0, b.lanes, n):
             for column in self._columns():
-                block = transpose(b, [part(b, x, lane, n) for x in values[column:column + n]])
+                block = transpose(b, [b.part(x, lane, n) for x in values[column:column + n]])
                 for row, place in zip(block, self._places(lane, column), strict=True):
                     b.ir.store(row, place, align=self.op.itemsize)
 

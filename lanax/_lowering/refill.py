@@ -135,7 +135,7 @@ class RefilledLoop:
 
     def _joined(self, values: Values) -> Values:
         """The values of all parts as those of all lanes."""
-        return [self.b.rejoined(column) for column in zip(*self._by_part(values), strict=True)]
+        return [self.b.joined(column) for column in zip(*self._by_part(values), strict=True)]
 
     # -- the last examples ---------------------------------------------------------------------------------------
     def _are_apart(self, mask: ir.Value) -> ir.Value:
@@ -161,7 +161,7 @@ class RefilledLoop:
                 return inner, part.b.any(inner[-1])
 
             found.append(b.loop(b.and_(where, part.b.any(column[-1])), column, trip))
-        return [b.rejoined(column) for column in zip(*found, strict=True)]
+        return [b.joined(column) for column in zip(*found, strict=True)]
 
     # -- examples in and out -------------------------------------------------------------------------------------
     def _each_lane(self, word: ir.Value, initial: Values, body: Callable[[ir.Value, Values], Values]) -> Values:

@@ -99,13 +99,8 @@ class SummedResult:
         total = b.add(low, high)
         while half > 1:
             half //= 2
-            total = b.add(*(_part(b, total, k, half) for k in (0, half)))
+            total = b.add(*(b.part(total, k, half) for k in (0, half)))
         return b.extract(total, 0)
-
-
-def _part(b: Emitter, x: ir.Value, first: int, count: int) -> ir.Value:
-    order = ir.Constant(ir.VectorType(t.I32, count), [ir.Constant(t.I32, first + i) for i in range(count)])
-    return b.ir.shuffle_vector(x, ir.Constant(x.type, ir.Undefined), order)
 
 
 def in_groups(b: Emitter, results: list[SummedResult], begin: ir.Value, end: ir.Value,
