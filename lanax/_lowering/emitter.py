@@ -35,9 +35,13 @@ class Emitter(Control):
 
     def one_lane(self) -> Emitter:
         """An emitter of scalar code at the same position."""
-        scalar = Emitter(self.ir, 1, None, self.scratch)
-        scalar.take_settings(self)
-        return scalar
+        return self.some_lanes(1)
+
+    def some_lanes(self, count: int) -> Emitter:
+        """An emitter for so many of the lanes at the same position, which has laid out no scratch."""
+        some = Emitter(self.ir, count, self.mask_bits if count > 1 else None, self.scratch)
+        some.take_settings(self)
+        return some
 
     def take_settings(self, other: Emitter) -> None:
         """Emit code in the way of another emitter."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from llvmlite import ir
@@ -93,10 +92,11 @@ class RefilledLoop:
 
         def trip(inner: Values) -> tuple[Values, ir.Value]:
             *inner, trips = inner
-            self.counts.trip(self._joined(inner)[-1])
+            self.counts.trip(b.joined(self._masks(inner)))
             inner = [x for part, values in zip(parts, self._by_part(inner), strict=True) for x in part.trip(values)]
             trips = b.add(trips, 1)
-            return [*inner, trips], b.and_(any_active(inner), b.lt(trips, several))
+            active = parts[0].b.any(functools.reduce(b.or_, self._masks(inner)))
+            return [*inner, trips], b.and_(active, b.lt(trips, several))
 
         def step(inner: Values) -> tuple[Values, ir.Value]:
             *inner, waited, left_before = inner
@@ -109,10 +109,9 @@ class RefilledLoop:
             left = b.sub(b.i64(b.lanes), on)
             waited = b.add(waited, b.lshr(b.mul(trips, b.add(left, left_before)), 1) if several > 1 else left)
             goes_on = b.and_(b.ne(on, 0), b.le(waited, b.mul(left, due)))
-            return [*inner, waited, left], b.and_(goes_on, b.or_(others_wait, self._are_apart(inner[-1])))
-
-        def any_active(inner: Values) -> ir.Value:
-            return parts[0].b.any(functools.reduce(b.or_, [mask for *_, mask in self._by_part(inner)]))
+            if self.narrow > 1:
+                goes_on = b.and_(goes_on, b.or_(others_wait, self._are_apart(inner[-1])))
+            return [*inner, waited, left], goes_on
 
         self.counts.enter(fresh)
         start = whole.begun([*state, taken])
@@ -133,6 +132,10 @@ class RefilledLoop:
         count = len(values) // self.parts
         return [values[i: i + count] for i in range(0, len(values), count)]
 
+    def _masks(self, values: Values) -> Values:
+        """The mask of each part, by the values of all parts."""
+        return [mask for *_, mask in self._by_part(values)]
+
     def _joined(self, values: Values) -> Values:
         """The values of all parts as those of all lanes."""
         return [self.b.joined(column) for column in zip(*self._by_part(values), strict=True)]
@@ -141,8 +144,6 @@ class RefilledLoop:
     def _are_apart(self, mask: ir.Value) -> ir.Value:
         """Whether the active lanes lie in more than one register."""
         b = self.b
-        if self.narrow == 1:
-            return ir.Constant(t.I1, 1)
         word, no = b.word(mask), ir.Constant(t.I1, 0)
         first, behind = b.intrinsic("cttz", t.I64, word, no), b.intrinsic("ctlz", t.I64, word, no)
         each = b.lanes // self.narrow
@@ -289,8 +290,8 @@ class _InLanes:
         cut = [[self.b.cut(v, parts) for v in self.b.unrolled(x).values.flat] for x in self.operands]
         found = []
         for i in range(parts):
-            part = Emitter(self.b.ir, self.b.lanes // parts, self.b.mask_bits, self.b.scratch)
-            part.fast, part.meter = self.b.fast, self.b.meter
+            part = self.b.some_lanes(self.b.lanes // parts)
+            part.meter = self.b.meter
             found.append(_Part(part, self.loop, [part.elements([v[i] for v in values], x.shape, x.dtype)
                                                  for x, values in zip(self.operands, cut, strict=True)], self.b))
         return found
@@ -325,12 +326,8 @@ class _Part(_InLanes):
         self.whole = whole
 
     def _lower(self, found: Uniformity, args: Sequence[Array], mask: ir.Value) -> list[Array]:
-        with self._laying_out():
-            return super()._lower(found, args, mask)
-
-    @contextmanager
-    def _laying_out(self) -> Iterator[None]:
         b, whole = self.b, self.whole
         b.scratch_bytes, b.unrolled_products = whole.scratch_bytes, whole.unrolled_products
-        yield
+        outs = super()._lower(found, args, mask)
         whole.scratch_bytes, whole.unrolled_products = b.scratch_bytes, b.unrolled_products
+        return outs
