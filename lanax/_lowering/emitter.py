@@ -23,6 +23,7 @@ class Emitter(Control):
     Attributes:
       unroll: elements of the largest array that is unrolled.
       loop_unroll: elements that `for_each` runs without a loop.
+      registers, register_bytes: SIMD registers of the target, and the size of one.
     """
 
     def __init__(self, builder: ir.IRBuilder, lanes: int, mask_bits: int | None, scratch: ir.Value):
@@ -30,6 +31,7 @@ class Emitter(Control):
         self.scratch = scratch
         self.scratch_bytes = 0
         self.unroll, self.loop_unroll = UNROLL, LOOP_UNROLL
+        self.registers, self.register_bytes = 16, 32
         self.meter: Meter | None = None
         self.unrolled_products = 0
 
@@ -47,6 +49,7 @@ class Emitter(Control):
         """Emit code in the way of another emitter."""
         self.fast, self.keeps_loops = other.fast, other.keeps_loops
         self.unroll, self.loop_unroll = other.unroll, other.loop_unroll
+        self.registers, self.register_bytes = other.registers, other.register_bytes
 
     def keep_loops(self) -> None:
         """Emit short code from here on: few elements are unrolled, and LLVM unrolls no loop."""

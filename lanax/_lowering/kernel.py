@@ -64,8 +64,7 @@ def build_kernel(found: Uniformity, in_axes: Sequence[int | None], out_axes: Seq
                for v, axis in zip(jaxpr.outvars, out_axes, strict=True)]
     module = ir.Module(name="lanax", context=ir.Context())
     module.triple = target.triple
-    bits = None if target.mask_registers else mask_bits
-    build = _Builder(module, inputs, outputs, lanes, bits, meter, fast, loop is None and is_long(jaxpr))
+    build = _Builder(module, target, inputs, outputs, lanes, mask_bits, meter, fast, loop is None and is_long(jaxpr))
     if loop is not None:
         build.refilled(loop, wait, max(1, lanes // target.native_lanes(mask_bits)), few)
     else:
@@ -85,11 +84,12 @@ Frame = tuple[Sequence[ir.Value], ir.Value, ir.Value, ir.Value, ir.Value]
 class _Builder:
     """One module: a body that computes examples, and the kernel's entry, which calls it."""
 
-    def __init__(self, module: ir.Module, inputs: list[Operand], outputs: list[Operand], lanes: int,
-                 mask_bits: int | None, meter: Meter | None, fast: bool, long: bool):
+    def __init__(self, module: ir.Module, target: Target, inputs: list[Operand], outputs: list[Operand], lanes: int,
+                 mask_bits: int, meter: Meter | None, fast: bool, long: bool):
         self.module = module
+        self.target = target
         self.inputs, self.outputs = inputs, outputs
-        self.lanes, self.mask_bits = lanes, mask_bits
+        self.lanes, self.mask_bits = lanes, None if target.mask_registers else mask_bits
         self.meter = meter
         self.fast = fast
         self.long = long
@@ -193,6 +193,7 @@ class _Builder:
         *buffers, first, last, size, scratch = function.args
         b = Emitter(ir.IRBuilder(function.append_basic_block("entry")), self.lanes, self.mask_bits, scratch)
         b.fast = self.fast
+        b.registers, b.register_bytes = self.target.registers, self.target.register_bits // 8
         if self.long:
             b.keep_loops()
         if self.meter is not None:

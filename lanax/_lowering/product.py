@@ -26,8 +26,8 @@ Position = tuple[Index, ...]
 LARGEST_PRODUCT = 64**3
 #: Multiply-adds up to which a product of unrolled arrays is emitted without a loop.
 _UNROLLED = 512
-#: Bytes of a register for which tiles are laid out, and accumulators of a tile, in such registers.
-_REGISTER, _ACCUMULATORS = 32, 12
+#: Of four registers, so many hold the sums of a tile; the others hold what is multiplied.
+_ACCUMULATORS = 3
 #: Multiply-adds that one trip of the innermost loop does.
 _BLOCK = 16
 
@@ -99,7 +99,7 @@ class Product:
     def _tile(self) -> tuple[int, int]:
         """Rows and columns of a tile. A tile's size changes no result: so it may depend on the lanes."""
         width = self.b.lanes * t.lane_type(self.dtype).itemsize if self.varying else 1
-        results = max(2, _ACCUMULATORS // max(1, -(-width // _REGISTER)))
+        results = max(2, self.b.registers * _ACCUMULATORS // 4 // max(1, -(-width // self.b.register_bytes)))
         rows, columns = (max(1, sizes[-1]) if sizes else 1 for sizes in (self.rows, self.columns))
         tall = min(rows, 4 if results >= 8 else 2)
         wide = min(columns, max(1, results // tall))
