@@ -103,6 +103,24 @@ def _key_loop(words: Any) -> Any:
     return jax.random.key_data(key), total, n
 
 
+def _reading(n: Any, x: Any) -> Any:
+    """A loop that reads all of an array in its test and its body, in a loop within it and a branch, and some of it."""
+    scale = (1 / x.size) if jnp.issubdtype(x.dtype, jnp.inexact) else 1
+
+    def inner(k: Any, total: Any) -> Any:
+        return total * x.dtype.type(scale) + jnp.sum(x, dtype=x.dtype) + x.ravel()[7 * k]
+
+    def body(state: tuple[Any, Any]) -> tuple[Any, Any]:
+        i, total = state
+        total = lax.fori_loop(0, 3, inner, total)
+        return i + 1, lax.cond(i % 2 == 0, lambda: total - jnp.sum(x * x[::-1], dtype=x.dtype),
+                               lambda: total + jnp.sum(x[-1], dtype=x.dtype))
+
+    start = (0, jnp.zeros((), x.dtype))
+    total = lax.while_loop(lambda s: (s[0] < n) & jnp.any(x != s[1]), body, start)[1]
+    return total, x + total
+
+
 @jax.custom_jvp
 def _custom(x: Any) -> Any:
     return jnp.tanh(x) * 2
@@ -110,7 +128,14 @@ def _custom(x: Any) -> Any:
 
 _custom.defjvp(lambda p, t: (_custom(p[0]), t[0] * 3))
 
+#: Dtypes of all kinds, shapes around what is unrolled and what blocks of rows fit.
+_READ = [((71,), F32), ((9, 9), F64), ((70, 3), I32), ((9, 8), np.int64), ((65,), np.uint8), ((66,), np.float16),
+         ((130,), np.complex64), ((3, 30), np.complex128)]
+
 CASES = [
+    *(Case("while", f"reads-{np.dtype(dtype)}", _reading, (counts(5), (shape, dtype)), rtol=1e-4,
+           atol=0.05 if dtype is np.float16 else 1e-4)
+      for shape, dtype in _READ),
     Case("while", "newton", _newton, (lambda rng, n: rng.uniform(0.5, 100, n).astype(F32),)),
     Case("while", "newton-float64", _newton, (lambda rng, n: rng.uniform(0.5, 100, n),)),
     Case("while", "collatz", _collatz, (lambda rng, n: rng.integers(1, 99, n).astype(I32),)),

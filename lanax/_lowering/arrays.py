@@ -73,6 +73,7 @@ class Memory(Array):
       born: the mask under which the memory was allocated. Under that mask an update in place may write all lanes:
         those that are off have nothing there. `ALWAYS_MASKED`: where that is not known.
       base: the address of an array that is dense, as `Emitter.allocate` lays it out; None where that is not known.
+      copy_to: writes the array to such an address, where its lanes lie apart, so that reading an element is slow.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype, varying: bool, buffer: Buffer,
@@ -86,6 +87,7 @@ class Memory(Array):
         self.owned = owned
         self.born: object = ALWAYS_MASKED
         self.base: ir.Value | None = None
+        self.copy_to: Callable[[ir.Value], None] | None = None
         self._load = load
         self._store = store
 
@@ -100,7 +102,7 @@ class Memory(Array):
     def borrowed(self) -> Memory:
         """The same memory, to be read only."""
         memory = Memory(self.shape, self.dtype, self.varying, self.buffer, self._load)
-        memory.base = self.base
+        memory.base, memory.copy_to = self.base, self.copy_to
         return memory
 
 

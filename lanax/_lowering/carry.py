@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
-from lanax._lowering.arrays import Array, Elements, Memory
+from lanax._lowering.arrays import Array, Buffer, Elements, Memory
 from lanax._lowering.context import Context
 from lanax._lowering.windows import aside
 
@@ -93,6 +93,26 @@ def borrow(x: Array) -> Array:
     if isinstance(x, Elements):
         x = Elements(x.values, x.dtype, x._pick)
     return x
+
+
+#: Bytes of an array in lanes up to which loops have it gathered before they begin.
+_MOST_GATHERED = 1 << 20
+
+
+def gathered(ctx: Context, values: Sequence[Array], whole: Sequence[bool]) -> list[Array]:
+    """Values of the region outside as a loop may read them, which reads some from end to end in each trip."""
+    b = ctx.b
+    found: dict[Buffer, Memory] = {}
+
+    def together(x: Array) -> Array:
+        if not isinstance(x, Memory) or x.copy_to is None or x.size * x.dtype.itemsize * b.lanes > _MOST_GATHERED:
+            return x
+        if x.buffer not in found:
+            found[x.buffer] = b.allocate(x.shape, x.dtype, x.varying)
+            b.copy(x, found[x.buffer])
+        return borrow(found[x.buffer])
+
+    return [together(x) if reads else x for x, reads in zip(outside(ctx, values), whole, strict=True)]
 
 
 def outside(ctx: Context, values: Sequence[Array]) -> list[Array]:

@@ -205,6 +205,9 @@ class Emitter(Control):
             for index in np.ndindex(*out.shape):
                 self.put(out, index, source.at(*index), mask)
             return
+        if isinstance(source, Memory) and source.copy_to and out.base is not None and mask is None:
+            source.copy_to(out.base)
+            return
         self.for_each(out.shape, lambda *i: self.put(out, i, source.at(*i), mask))
 
     def put(self, out: Memory, index: tuple[Index, ...], value: ir.Value, mask: ir.Value | None = None) -> None:

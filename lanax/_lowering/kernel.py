@@ -22,6 +22,7 @@ from lanax._lowering.refill import RefilledLoop
 from lanax._lowering.summed import SummedResult, group_of, in_groups, row_operand, side_by_side
 from lanax._planning.refill import Loop
 from lanax._planning.uniformity import Uniformity
+from lanax._rewrite.surgery import read_whole
 from lanax._target import Target
 
 assert _rules  # importing the package registers the rules
@@ -146,10 +147,11 @@ class _Builder:
         `group` examples, which lie side by side."""
         function, b, (buffers, first, steps, size, _) = self._body()
         shared = {i: input_array(b, op, buffers[i], size, 0) for i, op in enumerate(self.inputs) if op.axis is None}
+        whole = read_whole(found.jaxpr)
 
         def step(i: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
             start = b.add(first, b.mul(i, self.lanes))
-            args = [shared[k] if k in shared else input_array(b, op, buffers[k], size, start)
+            args = [shared[k] if k in shared else input_array(b, op, buffers[k], size, start, whole[k])
                     for k, op in enumerate(self.inputs)]
             results = lower_jaxpr(b, found.jaxpr, args, found, None)
             for op, pointer, result in zip(self.outputs, buffers[len(self.inputs):], results, strict=False):

@@ -150,13 +150,13 @@ def readable(b: Emitter, x: Array, times: int) -> Array:
 def repeatable(b: Emitter, x: Array, times: float) -> Array:
     """The array in a form that a loop can read `times` times over.
 
-    Memory that is not the kernel's own may be an input whose lanes lie apart: gathered once, not again and again.
+    An input whose lanes lie apart is gathered once, not again and again.
     """
     if isinstance(x, Elements):
         return b.indexable(x)
     if isinstance(x, Lazy):
         return x if times == 1 or is_cheap(x) else b.stored(x)
-    if times > 2 and x.varying and isinstance(x, Memory) and not x.owned:
+    if times > 2 and x.varying and isinstance(x, Memory) and x.base is None:
         out = b.allocate(x.shape, x.dtype, x.varying)
         b.copy(x, out)
         return out

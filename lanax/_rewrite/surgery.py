@@ -340,3 +340,30 @@ def indexed_carries(jaxpr: Any, first: int, count: int) -> list[bool]:
             if not all(isinstance(v, Literal) for v in where):
                 updated.add(e.invars[0])
     return [v in updated and v.aval.size > _INDEXED for v in jaxpr.invars[first:first + count]]
+
+
+def read_whole(jaxpr: Jaxpr) -> list[bool]:
+    """Which inputs it reads from end to end, not only a few of their elements."""
+    read: set[Var] = set()
+    for e in jaxpr.eqns:
+        operands = kept(e.invars, _operands_read(e)) if inner_jaxprs(e) else e.invars[_reads_little(e):]
+        read.update(v for v in operands if isinstance(v, Var))
+    return [v in read for v in jaxpr.invars]
+
+
+def _reads_little(eqn: JaxprEqn) -> bool:
+    """Whether it reads less than half of its first operand."""
+    return (eqn.primitive.name in ("gather", "dynamic_slice", "slice")
+            and 2 * eqn.outvars[0].aval.size < eqn.invars[0].aval.size)
+
+
+def _operands_read(eqn: JaxprEqn) -> list[bool]:
+    """Which operands of control flow are read from end to end."""
+    inner = [read_whole(body) for body in inner_jaxprs(eqn)]
+    if eqn.primitive.name == "while":
+        tested, changed = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+        carried = len(eqn.invars) - tested - changed
+        return [*inner[0][:tested], *inner[1][:changed], *[True] * carried]
+    if eqn.primitive.name == "cond":
+        return [True, *map(any, zip(*inner, strict=True))]
+    return inner[0]

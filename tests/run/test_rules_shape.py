@@ -46,11 +46,31 @@ def test_a_loop_reads_small_arrays_from_memory() -> None:
     np.testing.assert_array_equal(mapped(x, y), x[:, :, None] * y[:, None, :])
 
 
-@pytest.mark.parametrize("count", [3, 4, 7, 8, 9, 15, 16, 17, 33])
-@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+@pytest.mark.parametrize("count", [3, 4, 7, 8, 9, 15, 16, 17, 33, 65, 71, 136])
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.float64])
 def test_rows_of_any_length_are_turned_into_lanes(count: int, dtype: Any) -> None:
     """Element by element, by blocks that overlap where they do not fit, and through memory."""
     x = np.arange(37 * count).reshape(37, count).astype(dtype)
-    for lanes in (4, 16):
-        mapped = lanax.vmap(lambda v: v[::-1] * 2, plan=lanax.Plan(route="lanes", lanes=lanes))
-        np.testing.assert_array_equal(mapped(x), x[:, ::-1] * 2)
+    with jax.enable_x64(True):
+        for lanes in (4, 16):
+            mapped = lanax.vmap(lambda v: v[::-1] * 2, plan=lanax.Plan(route="lanes", lanes=lanes))
+            np.testing.assert_array_equal(mapped(x), x[:, ::-1] * 2)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -1])
+@pytest.mark.parametrize(("shape", "dtype"), [((9, 9), np.float32), ((3, 30), np.int8), ((24, 4), np.float64)])
+def test_a_loop_reads_rows_that_lie_apart(shape: tuple[int, ...], dtype: Any, axis: int) -> None:
+    """Wherever the batch axis stands, of what is read again and again and of what is written at once."""
+    def fun(x: Any, y: Any) -> Any:
+        total = jax.lax.fori_loop(0, y, lambda i, t: t // 2 + jnp.sum(x * x[::-1], dtype=x.dtype) + x[i % 3, 1],
+                                  jnp.zeros((), x.dtype))
+        return x * total, jnp.flip(x)
+
+    with jax.enable_x64(True):
+        rng = np.random.default_rng(5)
+        args = np.moveaxis(rng.integers(-9, 9, (21, *shape)).astype(dtype), 0, axis), np.arange(21, dtype=np.int32) % 7
+        mapped = [mapper(fun, (axis, 0), axis, **more) for mapper, more in
+                  ((lanax.vmap, {"plan": lanax.Plan(route="lanes", lanes=16)}), (jax.vmap, {}))]
+        got, want = (jax.jit(f)(*args) for f in mapped)
+    for x, y in zip(got, want, strict=True):
+        np.testing.assert_array_equal(x, y)

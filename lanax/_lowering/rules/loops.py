@@ -10,11 +10,11 @@ from llvmlite import ir
 
 from lanax._jax import scan_counts, words_type
 from lanax._lowering.arrays import UNROLL, Array
-from lanax._lowering.carry import Carry, borrow, outside
+from lanax._lowering.carry import Carry, borrow, gathered
 from lanax._lowering.context import Context
 from lanax._lowering.product import product_sizes
 from lanax._lowering.registry import register
-from lanax._rewrite.surgery import indexed_carries, inner_jaxprs
+from lanax._rewrite.surgery import indexed_carries, inner_jaxprs, read_whole
 
 
 @register("while", keys=True)
@@ -22,8 +22,9 @@ def _while_rule(ctx: Context, *args: Array, cond_nconsts: int, body_nconsts: int
                 **_: Any) -> list[Array]:
     cond, body = ctx.inner
     split = cond_nconsts + body_nconsts
-    cond_consts = outside(ctx, args[:cond_nconsts])
-    body_consts = outside(ctx, args[cond_nconsts:split])
+    whole = [*read_whole(cond.jaxpr)[:cond_nconsts], *read_whole(body.jaxpr)[:body_nconsts]]
+    consts = gathered(ctx, args[:split], whole)
+    cond_consts, body_consts = consts[:cond_nconsts], consts[cond_nconsts:]
     initial = args[split:]
     dying = [split + i in ctx.dying for i in range(len(initial))]
     varying = body.of(body.jaxpr.invars[body_nconsts:])
@@ -71,7 +72,7 @@ def _scan_rule(ctx: Context, *args: Array, length: int, reverse: bool, **params:
     (body,) = ctx.inner
     num_consts, num_carry = scan_counts(params)
     first_x = num_consts + num_carry
-    consts = outside(ctx, args[:num_consts])
+    consts = gathered(ctx, args[:num_consts], read_whole(body.jaxpr)[:num_consts])
     unroll = _unrolls(length, body.jaxpr)
     xs = [borrow(x) if unroll else borrow(b.stored(x)) for x in args[first_x:]]
     initial = args[num_consts:first_x]
