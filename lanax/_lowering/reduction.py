@@ -141,7 +141,7 @@ def _including(b: Emitter, x: Array, monoid: Monoid) -> Callable[[Any, Position]
     if monoid is not SUM or x.factors is None or dtype not in (np.float32, np.float64):
         return lambda total, index: (
             x.at(*index) if total is None else monoid.combine(b, dtype, total, x.at(*index)))
-    left, right = x.factors
+    left, right = x.factors if b.is_small(x) else map(b.indexable, x.factors)
 
     def include(total: Any, index: Position) -> ir.Value:
         u = left.at(*within(left, index, x.shape))

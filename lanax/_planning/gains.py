@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -13,14 +12,14 @@ from lanax._rewrite.surgery import inner_jaxprs
 
 #: Matrices and the like of up to this many elements are better in lanes, where they are unrolled.
 _SMALL = UNROLL
-#: Other programs without loops gain nothing on arrays of more elements: XLA's vectors lie along them. (Measured:
-#: softmax and norms of 32 elements were 0.8 to 2.5 times as fast in lanes, those of 48 elements 0.6 times.)
+#: Programs that only compute elementwise gain nothing on arrays of more elements: XLA's vectors lie along them.
+#: (Measured for `relu`, `gelu`, `clip` and the like: of 8 to 32 elements 1.05 to 8 times as fast in lanes, of 40 to
+#: 4000 elements 0.7 to 1.4 times.)
 _LONG = 32
-#: Nor do programs that only compute elementwise, little for each byte that has to be transposed, on arrays from this
-#: many elements on. (Measured: `exp` or `gelu` of 8 to 64 elements 0.4 to 0.8 times as fast; of 3, two to three times.)
-_ROW = 8
-_TRANSPOSING = 6.0
-#: An inner product of two mapped vectors was 1.5 to 4 times as fast in lanes, but only where not much is written.
+#: Products of mapped operands and results of up to this many elements. (Measured: matrices, vectors, and both, with
+#: either operand transposed, up to 24 x 24 elements 0.9 to 100 times as fast, above 0.6 to 1.8 times.)
+_PRODUCT = 576
+#: A sum beside what XLA does gains, but only where not much is written.
 _SUMMED = 4
 #: Up to this many vector instructions for each byte that an example reads and writes, memory is the limit.
 _STREAMING = 0.2
@@ -45,6 +44,11 @@ _NOT_FUSED = _IN_ORDER | {"concatenate", "conv_general_dilated", "dot_general", 
                           "scatter_add", "sort"}
 #: Longer arrays lie so far apart that a step on a handful of them waits for memory.
 _STRIDE = 4096
+#: Moves elements from where all examples have them.
+_COPIES = frozenset({"broadcast_in_dim", "concatenate", "copy", "expand_dims", "pad", "reshape", "rev", "slice",
+                     "split", "squeeze", "transpose"})
+#: Trips of loops that divide or call functions for each element are worth lanes up to this many elements.
+_LONG_SWEEP = 512
 #: So many vector instructions for each element beside it, on arrays that are too large for registers, may cost as much.
 _MOST_BESIDE = 60
 #: Of what size they are in lanes, the rules say; LAPACK is called for each example.
@@ -62,9 +66,6 @@ _SWEPT = frozenset({"abs", "add", "and", "broadcast_in_dim", "clamp", "convert_e
 #: XLA calls the C library for each element, or runs a loop over the whole batch. (Measured: 3 to 44 times as slow.)
 _SLOW_IN_XLA = frozenset({"sin", "cos", "tan", "asin", "acos", "atan", "atan2", "cbrt", "pow", "lgamma", "digamma",
                           "igamma", "igammac", "regularized_incomplete_beta"})
-#: Multiply-adds from which on XLA's products of matrices are fast.
-_FAST_PRODUCT = 512
-
 #: So many elements that an example reads and writes may come on each that one product hands on to another. (Measured
 #: for perceptrons of two to four products by unmapped matrices: up to 7, 1.05 to 3 times as fast in lanes; from 8 on,
 #: 0.7 to 1 times.)
@@ -89,26 +90,27 @@ def why_no_gain(found: Uniformity, lanes: Sequence[JaxprEqn], beside: bool, cost
     numbers: 3 times as fast.)
     """
     jaxpr = found.jaxpr
-    if any(_gains(e) for e in lanes) or _gain_in_order(lanes, cost):
+    only_moves = _only_moves(lanes, found)
+    if not only_moves and (any(_gains(e, all(found.of(e.invars))) for e in lanes) or _gain_in_order(lanes, cost)):
         return None
     if any(e.primitive.name == "scan" for e in lanes):  # it gains nothing: see `is_one_sweep`
         return "each trip of its loop is elementwise on arrays too large for registers: one sweep in XLA"
     read, written = (_bytes_of(vs, found) for vs in (jaxpr.invars, jaxpr.outvars))
-    if any(_is_sum_of_all(e, found) for e in lanes) and _SUMMED * written <= read:
+    sizes = [v.aval.size for e in lanes for v in (*e.invars, *e.outvars) if hasattr(v.aval, "shape")]
+    largest = max(sizes, default=0)
+    reducing = [e for e in lanes if _reduces(e) and all(found.of(e.invars))]
+    if reducing and largest <= _STRIDE and (not beside or (
+            _SUMMED * written <= read and any(e.outvars[0].aval.size == 1 for e in reducing))):
         return None
     work = sum(map(cost, lanes))
-    if lanes and work <= _STREAMING * (read + written):
+    if lanes and (only_moves or work <= _STREAMING * (read + written)):
         if fresh and not beside:
             return None
         return "a few instructions for each number read: memory decides, and XLA streams it as well"
     if beside and lanes:
         return BESIDE_XLA
-    sizes = [v.aval.size for e in lanes for v in (*e.invars, *e.outvars) if hasattr(v.aval, "shape")]
-    large = max(sizes, default=0) > _LONG
-    moving = max(sizes, default=0) >= _ROW and work <= _TRANSPOSING * (read + written) and not any(map(_joins, lanes))
-    if (large or moving) and times_computed(jaxpr, lanes, cost) < _REPEATED_WORK:
-        return ("no loop, branch or small matrix, and arrays too large for registers: XLA streams them as well" if large
-                else "a few functions of each element: XLA's vectors lie along the arrays as they are")
+    if largest > _LONG and times_computed(jaxpr, lanes, cost) < _REPEATED_WORK:
+        return "no loop, branch or small matrix, and arrays too large for registers: XLA streams them as well"
     return None
 
 
@@ -182,7 +184,7 @@ def times_computed(jaxpr: Jaxpr, eqns: Sequence[JaxprEqn], cost: Cost) -> float:
 
 def _joins(eqn: JaxprEqn) -> bool:
     """Whether XLA does not fuse it with what reads it."""
-    return eqn.primitive.name in _NOT_FUSED or eqn.primitive.name.startswith("reduce_")
+    return eqn.primitive.name in _NOT_FUSED or _reduces(eqn)
 
 
 def _variables(eqn: JaxprEqn) -> set[Var]:
@@ -197,25 +199,38 @@ def _work(eqn: JaxprEqn, cost: Cost) -> float:
     return cost(eqn) * max(1.0, read / max(1, made))
 
 
-def _is_sum_of_all(eqn: JaxprEqn, found: Uniformity) -> bool:
-    """Whether one number is the sum of a large array, or of a product: XLA adds one element after another. (Measured
-    for sums, means, norms, variances and the like of 100 to 4000 elements: 1.4 to 6 times as slow.)"""
+def _reduces(eqn: JaxprEqn) -> bool:
+    """Whether it reduces an array, or multiplies two vectors: XLA adds one element after another, and what it computes
+    before and after takes sweeps of their own. (Measured for sums, means, norms, variances, softmax, distances and the
+    like of 16 to 4000 elements, along one axis or more: 1.2 to 15 times as slow.)"""
     name = eqn.primitive.name
-    if eqn.outvars[0].aval.size != 1 or not all(found.of(eqn.invars)):
-        return False
-    return name == "dot_general" or (name in ("reduce_sum", "reduce_prod") and
-                                     _SMALL < eqn.invars[0].aval.size <= _STRIDE)
+    if name == "dot_general":
+        return eqn.outvars[0].aval.size == 1
+    return name.startswith("reduce_") and name != "reduce_precision"
 
 
 def is_one_sweep(eqn: JaxprEqn) -> bool:
-    """Whether each trip of a `scan` is elementwise on large arrays. (Measured for Newton's method and a recurrent
-    network without products: XLA is as fast from 64 elements on, and 1.5 to 10 times as fast from 128 on.)"""
+    """Whether each trip of a `scan` is elementwise on large arrays. (Measured: Newton's method and a recurrent network
+    without products, which divide or call functions, were 1.05 to 2.5 times as fast in lanes for 65 to 300 elements,
+    0.95 to 1.2 times for 1000; the logistic map 0.4 to 1.1 times.)"""
     eqns = [e for jaxpr in inner_jaxprs(eqn) for e in jaxpr.eqns]
-    sizes = [v.aval.size for e in eqns for v in e.outvars if hasattr(v.aval, "size")]
-    return max(sizes, default=0) > _SMALL and all(e.primitive.name in _SWEPT for e in eqns)
+    largest = max((v.aval.size for e in eqns for v in e.outvars if hasattr(v.aval, "size")), default=0)
+    costly = any(e.primitive.name in _EXPENSIVE for e in eqns)
+    return largest > (_LONG_SWEEP if costly else _SMALL) and all(e.primitive.name in _SWEPT for e in eqns)
 
 
-def _gains(eqn: JaxprEqn) -> bool:
+def _only_moves(eqns: Sequence[JaxprEqn], found: Uniformity) -> bool:
+    """Whether they take elements from where all examples have them, and compute nothing. (Measured for rows of 3 and of
+    50 elements: XLA was 1.3 to 1.5 times as fast.)"""
+    def moves(eqn: JaxprEqn) -> bool:
+        name = eqn.primitive.name
+        return name in _COPIES or (name in ("gather", "dynamic_slice") and not any(found.of(eqn.invars[1:])))
+
+    return all(moves(e) for e in eqns if any(found.of(e.outvars)))
+
+
+def _gains(eqn: JaxprEqn, mapped: bool = True) -> bool:
+    """Whether it alone is worth lanes. `mapped`: all its operands are."""
     name = eqn.primitive.name
     if name == "scan" and is_one_sweep(eqn):
         return False
@@ -224,8 +239,8 @@ def _gains(eqn: JaxprEqn) -> bool:
     if name == "conv_general_dilated" and eqn.invars[1].aval.size <= _SMALL:
         return True  # measured: 7 to 80 times as fast for three weights along 64 to 1024 elements
     size = max((v.aval.size for v in (*eqn.invars, *eqn.outvars) if hasattr(v.aval, "size")), default=0)
-    if name == "dot_general" and size >= _SMALL and _is_fast_in_xla(eqn):
-        return False
+    if name == "dot_general":
+        return size <= _PRODUCT if mapped else size < _SMALL
     return name in _GAINING and size <= _SMALL
 
 
@@ -238,20 +253,10 @@ def _gain_in_order(eqns: Sequence[JaxprEqn], cost: Cost) -> bool:
 
 def gaining(jaxpr: Jaxpr) -> list[str]:
     """The primitives at the top of a program that cost less in lanes than under `jax.vmap`."""
-    return list(dict.fromkeys(e.primitive.name for e in jaxpr.eqns if _gains(e)))
+    return list(dict.fromkeys(e.primitive.name for e in jaxpr.eqns if _gains(e) or _reduces(e)))
 
 
 def gains(jaxpr: Jaxpr) -> bool:
     """Whether anything in a program whose calls are not inlined costs less in lanes than under `jax.vmap`."""
     return any(_gains(e) or e.primitive.name.startswith("random_") or any(map(gains, jaxprs_in(e)))
                for e in jaxpr.eqns)
-
-
-def _is_fast_in_xla(eqn: JaxprEqn) -> bool:
-    """Whether a product is one with a vector, which reads each element of the larger operand once, or of at least
-    8 x 8 x 8 multiply-adds, for which XLA has other code. (Measured: vectors in lanes 1.1 to 2 times as fast with 7 x 7
-    elements, 0.3 to 1.1 times with 8 x 8; matrices 12 times with 7 x 7, 0.9 to 1.7 times with 8 x 8, 0.5 to 1 times
-    with 9 x 9.)"""
-    (contracted, _), _ = eqn.params["dimension_numbers"]
-    products = eqn.outvars[0].aval.size * math.prod(eqn.invars[0].aval.shape[d] for d in contracted)
-    return products <= max(v.aval.size for v in eqn.invars) or products >= _FAST_PRODUCT

@@ -197,6 +197,14 @@ def newton(x: Any) -> Any:
     return lax.fori_loop(0, 20, lambda _, v: 0.5 * (v + x / v), x)
 
 
+def logistic_map(x: Any) -> Any:
+    return lax.fori_loop(0, 20, lambda _, v: 3.6 * v * (1 - v), x)
+
+
+def distances(x: Any) -> Any:
+    return jnp.sum((x[:, None] - x) ** 2, 2)
+
+
 def diffusion(x: Any) -> Any:
     return lax.fori_loop(0, 20, lambda _, v: 0.5 * v + 0.25 * (jnp.roll(v, 1) + jnp.roll(v, -1)), x)
 
@@ -224,25 +232,31 @@ WIDE = host().registers >= 32
 
 #: Name, function of one example, shapes of its arguments, whether it gains by lanes. (As it was measured.)
 GAINS: list[tuple[str, Any, tuple[tuple[int, ...], ...], bool]] = [
-    *((f"{name} of {n}", fun, ((n,),), n <= 32)
-      for name, fun in (("softmax", jax.nn.softmax), ("layer norm", layer_norm)) for n in (4, 32, 64, 256, 1024)),
-    *((f"gelu of {n}", jax.nn.gelu, ((n,),), n < 8) for n in (3, 8, 64, 1024)),
+    *((f"{name} of {n}", fun, ((n,),), n <= 4096)
+      for name, fun in (("softmax", jax.nn.softmax), ("layer norm", layer_norm)) for n in (4, 32, 64, 1024, 4097)),
+    *((f"gelu of {n}", jax.nn.gelu, ((n,),), n <= 32) for n in (3, 8, 32, 64, 1024)),
+    *((f"distances of {n} x 3", distances, ((n, 3),), n <= 32) for n in (4, 32, 100)),
+    *((f"means of {n} x 20", lambda x: x.mean(0), ((n, 20),), n <= 200) for n in (4, 200, 300)),
     *((f"perceptron of {'-'.join(map(str, sizes))}", perceptron(*sizes), (sizes[:1],), gains) for sizes, gains in (
         ((8, 16, 16, 2), True), ((2, 20, 20, 1), True), ((64, 64), False), ((64, 64, 10), WIDE), ((784, 128, 10), WIDE),
         ((1024, 64, 10), False), ((100, 10, 100), False), ((784, 512, 10), False))),
     ("a perceptron of 20 for each of two vectors", perceptron(20, 20, 20), ((2, 20),), True),
     ("its derivative", lambda x: jax.jvp(perceptron(20, 20, 20), (x,), (x,)), ((20,),), True),
     *((f"sine of {n}", jnp.sin, ((n,),), True) for n in (1, 64, 1024)),
-    *((f"Newton's method of {n}", newton, ((n,),), n <= 64) for n in (4, 64, 65, 4096)),
+    *((f"Newton's method of {n}", newton, ((n,),), n <= 512) for n in (4, 64, 65, 512, 4096)),
+    *((f"logistic map of {n}", logistic_map, ((n,),), n <= 64) for n in (4, 64, 65, 4096)),
+    *((f"each second of {n}", lambda x: x[np.arange(0, x.size, 2)], ((n,),), False) for n in (4, 50)),
+    ("an element of 50", lambda x, i: x[i.astype(np.int32)], ((50,), ()), True),
     *((f"diffusion of {n}", diffusion, ((n,),), True) for n in (64, 4096)),
     *((f"smoothing of {n}", lambda x: jnp.convolve(x, jnp.ones(3), "same"), ((n,),), True) for n in (64, 1024)),
     *((f"cosine of {n}", cosine, ((n,), (n,)), True) for n in (64, 1024)),
-    ("a vector times its product", lambda x, y: (x @ y) * x, ((256,), (256,)), False),
+    ("a vector times its product", lambda x, y: (x @ y) * x, ((256,), (256,)), True),
     ("a product with a shared vector", lambda x: jnp.tanh(x @ jnp.ones(256)), ((256,),), False),
-    ("a product with a small matrix", lambda m, x: jnp.tanh(m @ x), ((7, 7), (7,)), True),
-    ("a product with a larger one", lambda m, x: jnp.tanh(m @ x), ((8, 8), (8,)), False),
-    ("a product of matrices", lambda a, b: a @ b, ((7, 7), (7, 7)), True),
-    ("a product that XLA blocks", lambda a, b: a @ b, ((8, 8), (8, 8)), False),
+    ("a product with a small matrix", lambda m, x: m @ x, ((24, 24), (24,)), True),
+    ("a product with a larger one", lambda m, x: m @ x, ((25, 25), (25,)), False),
+    ("a product with a shared matrix", lambda x: x @ jnp.ones((8, 8)), ((8,),), False),
+    ("a product of matrices", lambda a, b: a @ b, ((24, 24), (24, 24)), True),
+    ("a product that XLA blocks", lambda a, b: a @ b, ((25, 25), (25, 25)), False),
     ("a likelihood", likelihood, ((4,), (256,)), True),
     *((f"{name} of {n}", fun, ((n,),), n <= 4096)
       for name, fun in (("variance", jnp.var), ("sum", jnp.sum), ("running sum", jnp.cumsum), ("argmax", jnp.argmax))

@@ -88,4 +88,9 @@ def test_uniform_arguments(case: Case, turn: int) -> None:
             if all(axis is None for axis in axes):
                 continue
             mixed = [x if axis == 0 else x[0] for x, axis in zip(args, axes, strict=True)]
-            check(case, run_kernel(case.fun, mixed, axes), vmapped(case, mixed, axes))
+            try:
+                want = vmapped(case, mixed, axes)
+            except NotImplementedError:  # JAX has no rule for this mix
+                want = loop(case.fun, [x if axis == 0 else np.repeat(x[:1], 11, 0)
+                                       for x, axis in zip(args, axes, strict=True)])
+            check(case, run_kernel(case.fun, mixed, axes), want)
