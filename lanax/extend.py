@@ -51,6 +51,7 @@ from lanax._lowering.arrays import Memory as Memory
 from lanax._lowering.arrays import is_cheap as is_cheap
 from lanax._lowering.carry import Carry as Carry
 from lanax._lowering.carry import borrow as borrow
+from lanax._lowering.carry import gathered as gathered
 from lanax._lowering.carry import outside as outside
 from lanax._lowering.context import Context as Context
 from lanax._lowering.context import Rule as Rule
@@ -193,4 +194,5 @@ from lanax._math.zeta import zeta as zeta
 from lanax._planning.uniformity import analyse as analyse
 from lanax._rewrite.surgery import indexed_carries as indexed_carries
 from lanax._rewrite.surgery import inner_jaxprs as inner_jaxprs
+from lanax._rewrite.surgery import read_whole as read_whole
 from lanax._rewrite.trace import expand as expand
