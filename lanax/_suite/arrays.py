@@ -48,6 +48,11 @@ def saxpy(batch: int) -> Case:
     return Case(lambda a, x, y: a * x + y, (None, 0, 0), (np.float32(2.5), x, y))
 
 
+def softmax100(batch: int) -> Case:
+    """Scores of 100 classes."""
+    return Case(jax.nn.softmax, 0, (np.random.default_rng(45).standard_normal((batch, 100), dtype=np.float32),))
+
+
 def classify(params: list[tuple[jax.Array, jax.Array]], image: jax.Array) -> jax.Array:
     """Scores of the classes, by a perceptron with hidden layers."""
     *hidden, (weights, bias) = params

@@ -90,6 +90,45 @@ def marquardt(batch: int) -> Case:
     return Case(fit_decay, 0, (decay_samples(batch),))
 
 
+def logistic_weights(features: jax.Array, answers: jax.Array) -> jax.Array:
+    """Weights of a logistic regression with a small ridge, by Newton steps until they are short."""
+
+    def step(state):
+        weights, _, count = state
+        p = jax.nn.sigmoid(features @ weights)
+        gradient = features.T @ (p - answers) + 0.1 * weights
+        curvature = (features * (p * (1 - p))[:, None]).T @ features + 0.1 * jnp.eye(weights.size)
+        delta = jnp.linalg.solve(curvature, gradient)
+        return weights - delta, delta @ delta, count + 1
+
+    def goes_on(state):
+        _, length, count = state
+        return (length > 1e-8) & (count < 20)
+
+    return lax.while_loop(goes_on, step, (jnp.zeros(features.shape[1]), jnp.float32(1.0), 0))[0]
+
+
+def logistic200(batch: int) -> Case:
+    """200 observations of five features for each fit."""
+    rng = np.random.default_rng(43)
+    features = rng.standard_normal((batch, 200, 5), dtype=np.float32)
+    chance = 1 / (1 + np.exp(-features @ np.array([1.0, -0.5, 0.3, 0.0, 0.2], np.float32)))
+    return Case(logistic_weights, 0, (features, (rng.random((batch, 200)) < chance).astype(np.float32)))
+
+
+def conjugate_gradients(matrix: jax.Array, b: jax.Array) -> jax.Array:
+    """The solution of a symmetric, positive definite system, by JAX's own conjugate gradients."""
+    return jax.scipy.sparse.linalg.cg(lambda x: matrix @ x, b, maxiter=30)[0]
+
+
+def gradients24(batch: int) -> Case:
+    """Systems of 24 equations."""
+    rng = np.random.default_rng(44)
+    a = rng.standard_normal((batch, 24, 24), dtype=np.float32)
+    return Case(conjugate_gradients, 0, (a @ a.transpose(0, 2, 1) + 24 * np.eye(24, dtype=np.float32),
+                                         rng.standard_normal((batch, 24), dtype=np.float32)))
+
+
 def hand(angles: jax.Array) -> jax.Array:
     """Where the hand of an arm of two links is."""
     elbow = jnp.array([jnp.cos(angles[0]), jnp.sin(angles[0])])
