@@ -134,7 +134,7 @@ class Stages:
             return why_not(eqn)
 
         found = partition(self.uniformity, reason, _ARRAY_LIMIT, self.plan.route or "auto", equation_cost, self.summed,
-                          self.fresh, host().registers)
+                          self.fresh, host().registers, _jax.holds(self.program.jaxpr, "fft"))
         for miss in found.misses:
             logger.info("%s: not in lanes: %s", self.program.name, miss)
         return found

@@ -146,7 +146,7 @@ class Emitter(Control):
     def view(self, x: Array, shape: Sequence[int], where: Callable[..., Sequence[Index]]) -> Array:
         """The array whose element at an index is `x.at(*where(*index))`: reshapes, slices, transposes."""
         size = math.prod(shape)
-        source = x if size <= self.unroll else self.indexable(x)
+        (source,) = self.operands(shape, x)
         if size > source.size and not is_cheap(source):
             source = self.stored(source)
         return self.lazy(shape, x.dtype, lambda *i: source.at(*where(*i)), (source,), view=True)
@@ -154,8 +154,7 @@ class Emitter(Control):
     def map(self, fn: Callable[..., ir.Value], dtype: np.dtype, *arrays: Array) -> Array:
         """`fn` on the lane values of arrays; one of rank 0, and an axis of length 1, serves every element."""
         shape = np.broadcast_shapes(*(a.shape for a in arrays))
-        if math.prod(shape) > self.unroll:
-            arrays = tuple(map(self.indexable, arrays))
+        arrays = self.operands(shape, *arrays)
 
         def at(*index: Index) -> ir.Value:
             return fn(*(a.at(*within(a, index, shape)) for a in arrays))
@@ -163,6 +162,10 @@ class Emitter(Control):
         return self.lazy(shape, dtype, at, arrays)
 
     # -- forms of an array ---------------------------------------------------------------------------------------
+    def operands(self, shape: Sequence[int], *arrays: Array) -> tuple[Array, ...]:
+        """The arrays as an array of this shape can be computed from them: in a loop, unless it is unrolled."""
+        return tuple(map(self.indexable, arrays)) if math.prod(shape) > self.unroll else arrays
+
     def is_small(self, x: Array) -> bool:
         """Whether the array is unrolled: it has few elements, or not many and is given as lane values already."""
         return x.size <= (UNROLL if isinstance(x, Elements) else self.unroll)

@@ -62,10 +62,11 @@ class Partition:
 
 
 def partition(found: Uniformity, why_not: WhyNot, limit: int, route: str, cost: Cost = lambda _: 1.0,
-              summed: Collection[Atom] = (), fresh: bool = False, registers: int = 16) -> Partition:
+              summed: Collection[Atom] = (), fresh: bool = False, registers: int = 16,
+              transforms: bool = False) -> Partition:
     """Divide a program. `limit`: see `miss_reason`. `route` is the plan's: `auto`, `lanes`, `serial` or `xla`.
     `summed`: the results of which only the sum over the batch is wanted. `fresh`: a result lies in memory that nobody
-    has written before. `registers`: those of the target."""
+    has written before. `registers`: those of the target. `transforms`: see `why_no_gain`."""
     jaxpr = found.jaxpr
     varying = [any(found.of(e.outvars)) or any(found.of(e.invars)) for e in jaxpr.eqns]
     if route == "xla":
@@ -82,7 +83,8 @@ def partition(found: Uniformity, why_not: WhyNot, limit: int, route: str, cost: 
     routes = [UNIFORM if not v else XLA if r else LANES for v, r in zip(varying, reasons, strict=True)]
     if route in ("auto", "serial") and not chain:
         lanes = [e for e, r in zip(jaxpr.eqns, routes, strict=True) if r == LANES]
-        whole = why_no_gain(found, lanes, XLA in routes, cost, fresh) if route == "auto" else _whole_to_map(routes)
+        whole = (why_no_gain(found, lanes, XLA in routes, cost, fresh, transforms) if route == "auto"
+                 else _whole_to_map(routes))
         if whole:
             return Partition(_parts(jaxpr, [XLA if v else UNIFORM for v in varying]),
                              (*misses, Miss("program", "", whole)))

@@ -236,6 +236,7 @@ GAINS: list[tuple[str, Any, tuple[tuple[int, ...], ...], bool]] = [
       for name, fun in (("softmax", jax.nn.softmax), ("layer norm", layer_norm)) for n in (4, 32, 64, 1024, 4097)),
     *((f"gelu of {n}", jax.nn.gelu, ((n,),), n <= 32) for n in (3, 8, 32, 64, 1024)),
     *((f"distances of {n} x 3", distances, ((n, 3),), n <= 32) for n in (4, 32, 100)),
+    *((f"spectrum of {n}", lambda x: jnp.abs(jnp.fft.rfft(x)), ((n,),), n <= 128) for n in (16, 64, 100, 128, 256)),
     *((f"means of {n} x 20", lambda x: x.mean(0), ((n, 20),), n <= 200) for n in (4, 200, 300)),
     *((f"perceptron of {'-'.join(map(str, sizes))}", perceptron(*sizes), (sizes[:1],), gains) for sizes, gains in (
         ((8, 16, 16, 2), True), ((2, 20, 20, 1), True), ((64, 64), False), ((64, 64, 10), WIDE), ((784, 128, 10), WIDE),

@@ -69,4 +69,5 @@ def _select_n_rule(ctx: Context, which: Array, *cases: Array, **_: Any) -> Array
     if which.shape == cases[0].shape:
         return b.map(pick, cases[0].dtype, which, *cases)
     shape = cases[0].shape
+    cases = b.operands(shape, *cases)
     return b.lazy(shape, cases[0].dtype, lambda *i: pick(which.at(), *(c.at(*i) for c in cases)), (which, *cases))

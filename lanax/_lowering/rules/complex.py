@@ -25,6 +25,7 @@ def _imag_rule(ctx: Context, x: Array, **_: Any) -> Array:
 @register("complex", keys=True)
 def _complex_rule(ctx: Context, re: Array, im: Array, **_: Any) -> Array:
     b, shape = ctx.b, ctx.avals_out[0].shape
+    re, im = b.operands((*shape, 2), re, im)
 
     def at(*index: Any) -> ir.Value:
         *i, part = index

@@ -42,7 +42,7 @@ def _bitcast_convert_type_rule(ctx: Context, x: Array, *, new_dtype: Any, **_: A
         return b.map(lambda v: cooked(raw(v)), want.dtype, x)
     if old_bits > new_bits:
         source = x if b.is_small(x) else b.stored(x)
-        source = b.indexable(source) if np.prod(shape) > b.unroll else source
+        (source,) = b.operands(shape, source)
 
         def part(*index: Any) -> ir.Value:
             *i, k = index
@@ -53,6 +53,7 @@ def _bitcast_convert_type_rule(ctx: Context, x: Array, *, new_dtype: Any, **_: A
 
         return b.lazy(shape, want.dtype, part, (source,))
     ratio = new_bits // old_bits
+    (x,) = b.operands(shape, x)
 
     def whole(*index: Any) -> ir.Value:
         out = None
