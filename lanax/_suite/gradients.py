@@ -70,3 +70,14 @@ def hessian(batch: int) -> Case:
     params = np.array([1.0, 0.0, -1.0, 0.5, -0.5, 0.2], np.float32) + 0.1 * rng.standard_normal((batch, 6))
     y = np.where(rng.random((batch, 16)) < 0.5, x, 0.5 - x) + 0.3 * noise
     return Case(jax.hessian(log_likelihood), 0, (params.astype(np.float32), x, y.astype(np.float32)))
+
+
+def energy(places: jax.Array) -> jax.Array:
+    """The energy of points (n, 3) that repel each other."""
+    distances = jnp.sum((places[:, None] - places) ** 2, 2)
+    return 0.5 * jnp.sum(1 / jnp.sqrt(distances + 0.1))
+
+
+def forces64(batch: int) -> Case:
+    """The forces on 64 points."""
+    return Case(jax.grad(energy), 0, (np.random.default_rng(46).standard_normal((batch, 64, 3), dtype=np.float32),))

@@ -63,6 +63,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program("greeks", "Black-Scholes Greeks by jax.grad", gradients.greeks, 1_000_000, 50_000, 3.0,
             Check(tolerance=1e-4)),
     Program("hessian", "Hessian of a likelihood", gradients.hessian, 100_000, 2_000, 5.0, Check(tolerance=1e-2)),
+    Program("forces64", "forces of all pairs of 64 points", gradients.forces64, 2_000, 100, 1.0, Check(tolerance=1e-3)),
     Program("robertson", "Robertson, diffrax Kvaerno5", libraries.robertson, 10_000, 200, 10.0,
             Check(tolerance=1e-3), needs=("diffrax",)),
     Program("optimistix_fit", "optimistix Levenberg-Marquardt", libraries.optimistix_fit, 20_000, 500, 10.0,

@@ -205,6 +205,14 @@ def distances(x: Any) -> Any:
     return jnp.sum((x[:, None] - x) ** 2, 2)
 
 
+def energy(x: Any) -> Any:
+    return jnp.sum(lax.rsqrt(distances(x) + 1))
+
+
+def attention(x: Any) -> Any:
+    return jax.nn.softmax(x @ x.T) @ x
+
+
 def diffusion(x: Any) -> Any:
     return lax.fori_loop(0, 20, lambda _, v: 0.5 * v + 0.25 * (jnp.roll(v, 1) + jnp.roll(v, -1)), x)
 
@@ -236,6 +244,8 @@ GAINS: list[tuple[str, Any, tuple[tuple[int, ...], ...], bool]] = [
       for name, fun in (("softmax", jax.nn.softmax), ("layer norm", layer_norm)) for n in (4, 32, 64, 1024, 4097)),
     *((f"gelu of {n}", jax.nn.gelu, ((n,),), n <= 32) for n in (3, 8, 32, 64, 1024)),
     *((f"distances of {n} x 3", distances, ((n, 3),), n <= 32) for n in (4, 32, 100)),
+    *((f"forces of {n} points", jax.grad(energy), ((n, 3),), True) for n in (4, 100)),
+    *((f"attention of {n} words", attention, ((n, 8),), n <= 64) for n in (8, 64, 100)),
     *((f"spectrum of {n}", lambda x: jnp.abs(jnp.fft.rfft(x)), ((n,),), n <= 128) for n in (16, 64, 100, 128, 256)),
     *((f"means of {n} x 20", lambda x: x.mean(0), ((n, 20),), n <= 200) for n in (4, 200, 300)),
     *((f"perceptron of {'-'.join(map(str, sizes))}", perceptron(*sizes), (sizes[:1],), gains) for sizes, gains in (
