@@ -364,6 +364,6 @@ def _operands_read(eqn: JaxprEqn) -> list[bool]:
         tested, changed = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
         carried = len(eqn.invars) - tested - changed
         return [*inner[0][:tested], *inner[1][:changed], *[True] * carried]
-    if eqn.primitive.name == "cond":
-        return [True, *map(any, zip(*inner, strict=True))]
+    if eqn.primitive.name == "cond":  # what only one branch reads is left to it: it may hardly ever be taken
+        return [True, *map(all, zip(*inner, strict=True))]
     return inner[0]
