@@ -108,8 +108,7 @@ def gathered(ctx: Context, values: Sequence[Array], whole: Sequence[bool]) -> li
         if not isinstance(x, Memory) or x.copy_to is None or x.size * x.dtype.itemsize * b.lanes > _MOST_GATHERED:
             return x
         if x.buffer not in found:
-            found[x.buffer] = b.allocate(x.shape, x.dtype, x.varying)
-            b.copy(x, found[x.buffer])
+            found[x.buffer] = b.copied(x)
         return borrow(found[x.buffer])
 
     return [together(x) if reads else x for x, reads in zip(outside(ctx, values), whole, strict=True)]

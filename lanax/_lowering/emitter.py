@@ -190,8 +190,10 @@ class Emitter(Control):
 
     def stored(self, x: Array) -> Memory:
         """The array in memory; evaluated into fresh scratch where it is not there yet."""
-        if isinstance(x, Memory):
-            return x
+        return x if isinstance(x, Memory) else self.copied(x)
+
+    def copied(self, x: Array) -> Memory:
+        """The array in fresh scratch."""
         out = self.allocate(x.shape, x.dtype, x.varying)
         self.copy(x, out)
         return out

@@ -77,8 +77,8 @@ class Slots:
 
     def all(self) -> Memory:
         """The elements of all lanes."""
-        memory = self.b.memory(self._base, self.op.shape, self.op.dtype, self._strides, 1, 0, aligned=True)
-        memory.base = self._base
+        memory = self.b.dense(self._base, self.op.shape, self.op.dtype, True)
+        memory.owned = False  # what the lanes hold is needed until they have the next examples
         return memory
 
     def address(self, element: Index, lane: ir.Value) -> ir.Value:
@@ -236,21 +236,16 @@ class _Rows:
 
         def step(group: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
             lane = b.mul(group, n)
-            if self.cut <= UNROLL * self.op.parts:
-                for column in range(0, self.cut, n):
-                    move(lane, column)
-            else:
-                b.count(self.cut // n, [], lambda k, _: move(lane, b.mul(k, n)))
+            b.for_each((self.cut // n,), lambda k: move(lane, index_mul(b, k, n)))
             return []
 
-        def move(lane: ir.Value, column: Index) -> list[ir.Value]:
+        def move(lane: ir.Value, column: Index) -> None:
             rows = [(place, width) for place in self._places(lane, column)]
             slots = [(self.slots.address(index_add(b, column, i), lane), n * width) for i in range(n)]
             source, target = direction(rows, slots)
             block = [b.ir.load(place, typ=vector, align=align) for place, align in source]
             for value, (place, align) in zip(transpose(b, block), target, strict=True):
                 b.ir.store(value, place, align=align)
-            return []
 
         b.count(b.lanes // n, [], step)
 

@@ -156,20 +156,12 @@ def repeatable(b: Emitter, x: Array, times: float) -> Array:
         return b.indexable(x)
     if isinstance(x, Lazy):
         return x if times == 1 or is_cheap(x) else b.stored(x)
-    if times > 2 and x.varying and isinstance(x, Memory) and x.base is None:
-        out = b.allocate(x.shape, x.dtype, x.varying)
-        b.copy(x, out)
-        return out
-    return x
+    return b.copied(x) if times > 2 and x.varying and isinstance(x, Memory) and x.base is None else x
 
 
 def aside(b: Emitter, x: Array, buffer: Buffer) -> Array:
     """The array where it does not read memory that is about to be overwritten, else a copy."""
-    if buffer not in x.reads:
-        return x
-    out = b.allocate(x.shape, x.dtype, x.varying)
-    b.copy(x, out)
-    return out
+    return b.copied(x) if buffer in x.reads else x
 
 
 # -- coordinates -----------------------------------------------------------------------------------------------------
